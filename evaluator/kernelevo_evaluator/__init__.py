@@ -1,0 +1,1 @@
+"""The evaluator: an isolated service that builds, checks and times kernels nobody trusts."""

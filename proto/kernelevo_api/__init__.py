@@ -1,0 +1,1 @@
+"""The contract: generated messages and the typed client. grpcio and protobuf only."""
