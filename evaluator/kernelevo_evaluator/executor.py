@@ -1,0 +1,140 @@
+"""What carries evaluations out, as the service sees it.
+
+The service admits, queues, stores and streams; an executor owns devices, sandboxes, referees and runners. The local executor
+(`kernelevo_evaluator.lanes`) runs on this host; others may place the same work elsewhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelevo_api.types import (
+        BaselineKind,
+        Candidate,
+        Device,
+        Effort,
+        Evaluation,
+        Language,
+        LanguageSupport,
+        Limits,
+        ProblemPolicy,
+        ProblemReport,
+        SandboxInfo,
+        Stage,
+        Tool,
+    )
+
+ProgressCallback = Callable[["Stage", str], None]
+"""Called with the stage that begins and one line for people; advisory, must not block."""
+
+
+class ExecutorFault(Exception):
+    """The executor itself failed: nothing is known about the candidate. The service may retry once."""
+
+
+class ProblemRefused(Exception):
+    """The problem cannot be used. `report` holds what the audit found, where it got that far."""
+
+    def __init__(self, message: str, report: ProblemReport | None = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemSource:
+    """A problem that was read, not run: its source, its digest and its policy literal."""
+
+    source: str
+    digest: str
+    name: str
+    policy: ProblemPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One admitted evaluation, with every choice resolved."""
+
+    evaluation_id: str
+    problem: ProblemSource
+    report: ProblemReport
+    candidate: Candidate
+    language: Language
+    effort: Effort
+    limits: Limits
+    """Every field set."""
+    baseline: BaselineKind
+    baseline_candidate: Candidate | None = None
+    baseline_language: Language | None = None
+    bound_speedup: float | None = None
+    profile: bool = False
+    skip_timing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorFacts:
+    """What `GetCapabilities` and the cache key need to know of an executor."""
+
+    devices: tuple[Device, ...]
+    languages: tuple[LanguageSupport, ...]
+    toolchain: tuple[Tool, ...]
+    sandbox: SandboxInfo
+    default_limits: Limits
+    maximum_limits: Limits
+    efforts: tuple[Effort, ...]
+    protocol_version: int
+
+
+class Executor(ABC):
+    """Carries evaluations out. Cancelling a call ends its processes before the cancellation is seen by the caller."""
+
+    @abstractmethod
+    async def start(self) -> ExecutorFacts:
+        """Claim devices, probe isolation, warm what is kept warm.
+
+        Raises:
+            kernelevo_sandbox.SandboxUnavailable: this host cannot isolate.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End every process and release the devices."""
+
+    @property
+    @abstractmethod
+    def lanes(self) -> int:
+        """Devices that can time at once."""
+
+    @property
+    @abstractmethod
+    def concurrency(self) -> int:
+        """How many calls of `evaluate` are useful at once: lanes, and builds beside them."""
+
+    @property
+    @abstractmethod
+    def healthy(self) -> bool:
+        """Whether at least one lane can work."""
+
+    @abstractmethod
+    async def audit(
+        self, problem: ProblemSource, limits: Limits, accept_refused: bool, progress: ProgressCallback
+    ) -> ProblemReport:
+        """Run the problem's audit and time its baselines.
+
+        Raises:
+            ProblemRefused: the problem cannot be used, or only with a mark that was not asked for.
+            ExecutorFault: ours.
+        """
+
+    @abstractmethod
+    async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:
+        """Build, check and time one candidate; every failure of the candidate is a verdict.
+
+        The evaluation comes back without `request_id`, `from_cache` and `created_at`: the service's own.
+
+        Raises:
+            ExecutorFault: ours.
+        """
