@@ -383,6 +383,8 @@ class ErrorBudget:
     honest_norm_error: float = 0.0
     source: str = ""
     """"floor", "honest" or "problem"."""
+    output_index: int = 0
+    """Which output, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1120,6 +1120,7 @@ class ErrorBudget(_message.Message):
     NORM_RTOL_FIELD_NUMBER: _builtins.int
     HONEST_NORM_ERROR_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    OUTPUT_INDEX_FIELD_NUMBER: _builtins.int
     input_class: _builtins.str
     """E.g. "declared", "scaled x16"."""
     rtol: _builtins.float
@@ -1129,6 +1130,8 @@ class ErrorBudget(_message.Message):
     honest_norm_error: _builtins.float
     source: _builtins.str
     """"floor", "honest" or "problem"."""
+    output_index: _builtins.int
+    """Which output, from 0."""
     def __init__(
         self,
         *,
@@ -1138,10 +1141,11 @@ class ErrorBudget(_message.Message):
         norm_rtol: _builtins.float = ...,
         honest_norm_error: _builtins.float = ...,
         source: _builtins.str = ...,
+        output_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["atol", b"atol", "honest_norm_error", b"honest_norm_error", "input_class", b"input_class", "norm_rtol", b"norm_rtol", "rtol", b"rtol", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["atol", b"atol", "honest_norm_error", b"honest_norm_error", "input_class", b"input_class", "norm_rtol", b"norm_rtol", "output_index", b"output_index", "rtol", b"rtol", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

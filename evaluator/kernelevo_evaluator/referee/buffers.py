@@ -1,0 +1,88 @@
+"""Memory that the referee lends to a runner: sealed memfds, seen here as bytes.
+
+A runner can rewrite its mapping at any moment, so whatever is compared is copied out first. The size is sealed: a runner that
+could shrink the file would kill the referee with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelevo_evaluator.messages import ITEM_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kernelevo_evaluator.messages import Layout, TensorSpec
+
+POISON = 0xFF
+"""Every byte of an output slot before a block: NaN in every floating dtype, -1 in the integers."""
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_SIZE}
+
+
+class Region:
+    """`slots` slots of one layout in a memfd of their own."""
+
+    def __init__(self, layout: Layout, slots: int, label: str) -> None:
+        self.layout = layout
+        self.slots = slots
+        size = layout.nbytes * slots
+        self.fd = os.memfd_create(f"kernelevo-{label}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.fd, size)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            self._memory = mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+
+    def close(self) -> None:
+        """Give the memory back (once no view of it is left)."""
+        del self._bytes
+        os.close(self.fd)
+
+    def _slot(self, slot: int) -> torch.Tensor:
+        base = slot * self.layout.nbytes
+        return self._bytes[base : base + self.layout.nbytes]
+
+    def views(self, slot: int) -> list[torch.Tensor]:
+        """Flat tensors over a slot, of each spec's dtype: to be written, or read at the reader's risk."""
+        memory = self._slot(slot)
+        return [flat_view(memory, spec) for spec in self.layout.tensors]
+
+    def copy_out(self, slot: int, into: torch.Tensor | None = None) -> torch.Tensor:
+        """A private copy of a slot's bytes, uint8 [layout.nbytes]."""
+        if into is None:
+            return self._slot(slot).clone()
+        return into.copy_(self._slot(slot))
+
+    def write(self, slot: int, tensors: Sequence[torch.Tensor]) -> None:
+        """Put flat tensors of the layout's dtypes into a slot."""
+        for view, tensor in zip(self.views(slot), tensors, strict=True):
+            view.copy_(tensor)
+
+    def poison(self, slot: int) -> None:
+        """Fill a slot with `POISON`."""
+        self._slot(slot).fill_(POISON)
+
+
+def flat_view(memory: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """One tensor of a slot's bytes, flat, in storage order."""
+    return memory[spec.offset : spec.offset + spec.nbytes].view(DTYPES[spec.dtype])
+
+
+def tensors_of(layout: Layout, memory: torch.Tensor) -> list[torch.Tensor]:
+    """Flat tensors over private bytes of one slot."""
+    return [flat_view(memory, spec) for spec in layout.tensors]
+
+
+def shaped(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """A flat tensor in storage order, with the shape and strides of its spec."""
+    return flat.as_strided(spec.shape, spec.stride) if spec.numel else flat.reshape(spec.shape)

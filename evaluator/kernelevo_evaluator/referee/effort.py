@@ -1,0 +1,51 @@
+"""How much each effort spends. Every number a user may want to know stands here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelevo_api.types import Effort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one effort checks and times."""
+
+    trials: int
+    """Checks on the problem's own inputs, each with inputs and weights of its own secret seeds."""
+    scaled_trials: int
+    """Checks on scaled inputs, where the audited problem takes them."""
+    shape_trials: int
+    """Checks for each declared further shape."""
+    minimum_pairs: int
+    maximum_pairs: int
+    timing_seconds: float
+    """No new pair is begun after this long."""
+    timings: int = 1
+    """Independent timings, each in a fresh runner."""
+
+
+PLANS = {
+    Effort.SCREEN: Plan(
+        trials=1, scaled_trials=0, shape_trials=0, minimum_pairs=3, maximum_pairs=5, timing_seconds=2.0
+    ),
+    Effort.FULL: Plan(trials=3, scaled_trials=1, shape_trials=1, minimum_pairs=7, maximum_pairs=21, timing_seconds=8.0),
+    Effort.FINAL: Plan(
+        trials=6, scaled_trials=2, shape_trials=2, minimum_pairs=11, maximum_pairs=31, timing_seconds=12.0, timings=2
+    ),
+}
+
+TARGET_HALF_WIDTH = 0.01
+"""Timing stops once the interval is within this of its value."""
+BLOCK_SECONDS = 0.015
+"""A short block of the baseline lasts about this long; a long one twice that."""
+RING_BYTES = 512 << 20
+"""Most memory for one side's ring of inputs and outputs."""
+RING_SLOTS = 192
+"""Most slots in a ring."""
+SAMPLES = 2
+"""Slots of every candidate block that are copied out before the clock stops, and compared afterwards."""
+PROCESS_SPREAD = 0.005
+"""Two processes of the same code differ steadily by 0.3-1 %: counted into every interval."""
+DISPUTED_DRIFT = 0.03
+"""A baseline that is this much faster once the candidate is gone disputes the timing."""

@@ -1,0 +1,74 @@
+"""What the referee asks of the server: it alone holds the sandboxes."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kernelevo_api.types import SandboxEnding, Stage
+from kernelevo_evaluator.messages import Finished, HostCall, HostReply, decode_to_referee, encode
+
+if TYPE_CHECKING:
+    from kernelevo_evaluator.channel import Channel
+
+
+class HostFault(Exception):
+    """The server could not do what was asked: a fault of the evaluator's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The server, as the referee sees it during one job. Runners are "reference", "candidate" and "baseline"."""
+
+    channel: Channel
+
+    def _call(self, call: HostCall) -> tuple[bytes, list[int]]:
+        self.channel.send(encode(call))
+        data, fds = self.channel.receive_with_fds()
+        reply = decode_to_referee(data)
+        if not isinstance(reply, HostReply):
+            raise HostFault(f"the server said {type(reply).__name__} where an answer to {call.what} was due")
+        if not reply.ok:
+            raise HostFault(reply.error)
+        return reply.payload, fds
+
+    def freeze(self, runner: str) -> None:
+        """Stop every process of a runner's sandbox; returns when none can run."""
+        self._call(HostCall(what="freeze", runner=runner))
+
+    def thaw(self, runner: str) -> None:
+        """Undo `freeze`."""
+        self._call(HostCall(what="thaw", runner=runner))
+
+    def quiet(self) -> None:
+        """Freeze everything else of the evaluator's that could disturb a timing on this lane's cores: builds, spares."""
+        self._call(HostCall(what="quiet"))
+
+    def loud(self) -> None:
+        """Undo `quiet`."""
+        self._call(HostCall(what="loud"))
+
+    def kill(self, runner: str) -> None:
+        """End a runner's sandbox; returns when its processes are gone."""
+        self._call(HostCall(what="kill", runner=runner))
+
+    def ended(self, runner: str) -> SandboxEnding:
+        """How a runner whose channel closed has ended; it is killed if it lives on without its channel."""
+        payload, _ = self._call(HostCall(what="ended", runner=runner))
+        return msgspec.msgpack.decode(payload, type=SandboxEnding)
+
+    def fresh(self, runner: str) -> socket.socket:
+        """Another runner with the same module loaded, in place of the one of that name, which is killed."""
+        _, fds = self._call(HostCall(what="fresh", runner=runner))
+        return socket.socket(fileno=fds[0])
+
+    def progress(self, stage: Stage, text: str) -> None:
+        """Tell whoever watches where the job is. Advisory; no answer is awaited."""
+        self.channel.send(encode(HostCall(what="progress", stage=stage.value, text=text)))
+
+    def finish(self, result: Finished) -> None:
+        """Hand the job's result over."""
+        self.channel.send(encode(result))

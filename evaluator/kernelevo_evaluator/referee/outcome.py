@@ -1,0 +1,63 @@
+"""How an evaluation ends inside the referee."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelevo_api.types import (
+        CheckedOn,
+        Correctness,
+        Finding,
+        LimitKind,
+        RaisedError,
+        SandboxEnding,
+        Stage,
+        StageTime,
+        Timing,
+        Verdict,
+    )
+
+
+class Decided(Exception):
+    """A verdict other than PASSED was reached; raised where it is found and caught once, at the top."""
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        stage: Stage,
+        message: str,
+        *,
+        limit: LimitKind | None = None,
+        error: RaisedError | None = None,
+        ending: SandboxEnding | None = None,
+        correctness: Correctness | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.stage = stage
+        self.message = message
+        self.limit = limit
+        self.error = error
+        self.ending = ending
+        self.correctness = correctness
+        self.timing = timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the referee found: the part of an `Evaluation` that is its own."""
+
+    verdict: Verdict
+    stage: Stage
+    message: str
+    limit: LimitKind | None = None
+    error: RaisedError | None = None
+    sandbox_ending: SandboxEnding | None = None
+    correctness: Correctness | None = None
+    timing: Timing | None = None
+    checked_on: CheckedOn | None = None
+    findings: tuple[Finding, ...] = ()
+    stages: tuple[StageTime, ...] = field(default=())

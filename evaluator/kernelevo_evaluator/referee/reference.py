@@ -1,0 +1,302 @@
+"""A problem, attached: its warm reference runner, its layouts, real input sets, weights, and expected outputs on demand."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelevo_api.types import LimitKind, Stage, Verdict
+from kernelevo_evaluator.messages import (
+    FLOATING,
+    Construct,
+    Constructed,
+    Described,
+    DescribeOutputs,
+    Done,
+    Layout,
+    LoadModule,
+    LoadWeights,
+    MakeInputs,
+    MapRing,
+    RunExpected,
+    StoreInputs,
+    StoreWeights,
+)
+from kernelevo_evaluator.referee.buffers import Region, tensors_of
+from kernelevo_evaluator.referee.fresh import SETS, Mixer
+from kernelevo_evaluator.referee.outcome import Decided
+from kernelevo_evaluator.referee.runners import Runner, RunnerFailed, nonce
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from kernelevo_api.types import ProblemPolicy
+    from kernelevo_evaluator.referee.host import Host
+
+CHECK_RING = 0
+TIMING_RING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One state of the reference, in a sealed memfd, with the init inputs that go with it."""
+
+    names: tuple[str, ...]
+    layout: Layout
+    region: Region
+    init: Layout
+    init_region: Region
+
+
+@dataclass(slots=True)
+class Rings:
+    """What one side has mapped under one ring number."""
+
+    inputs: Region
+    outputs: Region
+    expected: Region | None = None
+
+
+class Reference:
+    """The reference of one problem under one set of sizes. Whatever fails here is the problem's fault, not a candidate's."""
+
+    def __init__(self, runner: Runner, policy: ProblemPolicy, sizes: dict[str, int] | None) -> None:
+        self.runner = runner
+        self.policy = policy
+        self.sizes = sizes
+        self.mutated: tuple[int, ...] = ()
+        self.inputs: Layout
+        self.outputs: Layout
+        self.expected: Layout
+        self.precision = "problem"
+        self.weights: Weights
+        self.rings: dict[int, Rings] = {}
+        self.call_seconds = 0.0
+
+    # --- Setting up
+
+    def construct(self, *, perturb: bool = True) -> None:
+        """Build the model under a new secret seed and take its weights out.
+
+        `perturb`: change trained parameters at random, so that weights which start as ones or zeros cannot be left out; the
+        reference gets the changed ones too.
+        """
+        made = self.runner.must(
+            Construct(nonce=nonce(), dtype=self.policy.dtype, seed=secrets.randbits(62), sizes=self.sizes), Constructed
+        )
+        assert made.init is not None
+        weights = Weights(
+            made.names,
+            made.weights,
+            Region(made.weights, 1, "weights"),
+            made.init,
+            Region(made.init, 1, "init"),
+        )
+        self.runner.must(StoreWeights(nonce=nonce()), Done, (weights.region.fd, weights.init_region.fd))
+        if perturb:
+            generator = torch.Generator().manual_seed(secrets.randbits(62))
+            for tensor, trained in zip(weights.region.views(0), made.parameters, strict=True):
+                if trained and tensor.is_floating_point() and tensor.numel():
+                    _perturb(tensor, generator)
+            self.runner.must(
+                LoadWeights(nonce=nonce(), names=made.names, layout=made.weights), Done, (weights.region.fd,)
+            )
+        self.weights = weights
+
+    def make_inputs(self, seed: int | None = None, scale: float = 1.0, shift: float = 0.0) -> Layout:
+        """Let the runner draw inputs, under a secret seed unless one is given; it holds them until they are stored."""
+        command = MakeInputs(
+            nonce=nonce(), seed=secrets.randbits(62) if seed is None else seed, scale=scale, shift=shift
+        )
+        return self.runner.must(command, Described).layout
+
+    def take_inputs(self, seed: int | None = None, scale: float = 1.0, shift: float = 0.0) -> list[torch.Tensor]:
+        """Draw inputs and return private copies, flat, in the layout's order."""
+        layout = self.make_inputs(seed, scale, shift)
+        if layout != self.inputs:
+            raise Decided(
+                Verdict.PROBLEM_FAULT,
+                self.runner.stage,
+                "get_inputs() returned other shapes, dtypes or structure than before: they must not depend on the seed",
+            )
+        self.runner.must(StoreInputs(nonce=nonce(), ring=CHECK_RING, slot=0), Done)
+        return tensors_of(self.inputs, self.rings[CHECK_RING].inputs.copy_out(0))
+
+    def describe(self) -> None:
+        """Learn the layouts, and which precision the expected outputs can have, and map the ring for checks.
+
+        Raises:
+            Decided: the reference fails, at its own dtype.
+        """
+        self.inputs = self.make_inputs()
+        self.outputs = self._outputs_at("problem")
+        floating = [t.dtype in FLOATING or t.dtype.startswith("complex") for t in self.outputs.tensors]
+        self.expected, self.precision = self.outputs, "problem"
+        if any(floating):
+            try:
+                wide = self._ask_outputs("float64")
+            except RunnerFailed:
+                wide = None
+            if wide is not None and [t.shape for t in wide.tensors] == [t.shape for t in self.outputs.tensors]:
+                self.expected, self.precision = wide, "float64"
+        self.map_ring(CHECK_RING, 1)
+
+    def _ask_outputs(self, precision: str) -> Layout:
+        return self.runner.ask(
+            DescribeOutputs(nonce=nonce(), precision=precision, mutated=self.mutated), Described
+        ).layout
+
+    def _outputs_at(self, precision: str) -> Layout:
+        try:
+            return self._ask_outputs(precision)
+        except RunnerFailed as error:
+            raise self.runner.verdict_of(error.failure) from None
+
+    def find_mutated(self) -> tuple[int, ...]:
+        """Which inputs a call changes; they count as outputs from then on. The check ring is mapped anew if there are any."""
+        before = self.take_inputs()
+        self.rings[CHECK_RING].inputs.write(0, before)
+        self.runner.run(CHECK_RING, (0,))
+        after = tensors_of(self.inputs, self.rings[CHECK_RING].inputs.copy_out(0))
+        self.mutated = tuple(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if not same_bits(a, b))
+        if self.mutated:
+            self.describe()
+        return self.mutated
+
+    def map_ring(self, ring: int, slots: int) -> Rings:
+        """Map a ring of this many slots into the reference runner, in place of an earlier one of that number."""
+        rings = Rings(
+            Region(self.inputs, slots, "inputs"),
+            Region(self.outputs, slots, "outputs"),
+            Region(self.expected, 1, "expected") if ring == CHECK_RING else None,
+        )
+        self.runner.must(
+            MapRing(
+                nonce=nonce(),
+                ring=ring,
+                slots=slots,
+                inputs=self.inputs,
+                outputs=self.outputs,
+                mutated=self.mutated,
+                expected=self.expected if rings.expected else None,
+                expected_slots=1 if rings.expected else 0,
+            ),
+            Done,
+            (rings.inputs.fd, rings.outputs.fd) + ((rings.expected.fd,) if rings.expected else ()),
+        )
+        self.close_ring(ring)
+        self.rings[ring] = rings
+        return rings
+
+    def close_ring(self, ring: int) -> None:
+        """Give a ring's memory back."""
+        rings = self.rings.pop(ring, None)
+        if rings is not None:
+            for region in (rings.inputs, rings.outputs, rings.expected):
+                if region is not None:
+                    region.close()
+
+    # --- Using it
+
+    def own_outputs(self, content: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Outputs at the problem's own dtype for a content; private, flat."""
+        rings = self.rings[CHECK_RING]
+        rings.inputs.write(0, content)
+        rings.outputs.poison(0)
+        self.runner.run(CHECK_RING, (0,))
+        return tensors_of(self.outputs, rings.outputs.copy_out(0))
+
+    def expected_outputs(self, content: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What the outputs should be for a content; private, flat: float64 where the reference runs so, else as its own.
+
+        Integer and boolean outputs come from the reference at its own dtype: at another precision an argmax may differ.
+        """
+        if self.precision == "problem":
+            return self.own_outputs(content)
+        rings = self.rings[CHECK_RING]
+        assert rings.expected is not None
+        rings.inputs.write(0, content)
+        rings.expected.poison(0)
+        self.runner.must(RunExpected(nonce=nonce(), ring=CHECK_RING, slot=0, into=0, precision=self.precision), Done)
+        expected = tensors_of(self.expected, rings.expected.copy_out(0))
+        if any(t.dtype not in FLOATING and not t.dtype.startswith("complex") for t in self.outputs.tensors):
+            own = self.own_outputs(content)
+            expected = [
+                wide if spec.dtype in FLOATING or spec.dtype.startswith("complex") else narrow
+                for spec, wide, narrow in zip(self.outputs.tensors, expected, own, strict=True)
+            ]
+        return expected
+
+    def make_mixer(self) -> Mixer:
+        """A mixer over real input sets; element-wise where the reference takes what that makes."""
+        sets = [self.take_inputs() for _ in range(SETS)]
+        mixer = Mixer(sets, elementwise=True)
+        try:
+            outputs = self.own_outputs(mixer.content(mixer.draw()))
+        except Decided as error:
+            if error.ending is not None:
+                raise
+            return Mixer(sets, elementwise=False)
+        if all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()):
+            return mixer
+        return Mixer(sets, elementwise=False)
+
+    def estimate_call(self) -> float:
+        """Seconds that one call takes, by the outside clock: the best of a few."""
+        best = float("inf")
+        for _ in range(4):
+            start = time.perf_counter()
+            self.runner.run(CHECK_RING, (0,))
+            best = min(best, time.perf_counter() - start)
+        self.call_seconds = best
+        return best
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot of a ring, inputs and outputs."""
+        return self.inputs.nbytes + self.outputs.nbytes
+
+    def close(self) -> None:
+        """Give all memory back and close the channel."""
+        for ring in list(self.rings):
+            self.close_ring(ring)
+        self.runner.close()
+
+
+def attach(
+    sock: socket.socket, host: Host, source: str, policy: ProblemPolicy, seconds: float, name: str = "reference"
+) -> Reference:
+    """Load a problem into a fresh runner.
+
+    Raises:
+        Decided: the problem cannot be loaded, built or called.
+    """
+    runner = Runner(name, sock, host, blame=Verdict.PROBLEM_FAULT)
+    runner.enter(Stage.PREPARE, seconds, LimitKind.PREPARE_TIME)
+    runner.must(LoadModule(nonce=nonce(), source=source, role="reference"), Done)
+    reference = Reference(runner, policy, None)
+    reference.construct()
+    reference.describe()
+    reference.find_mutated()
+    reference.take_inputs()
+    reference.estimate_call()
+    return reference
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two flat tensors hold the same bytes, NaNs included."""
+    return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
+
+
+def _perturb(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    """Multiply by a factor in [0.75, 1.25]; a tensor of zeros gets values in [-0.1, 0.1]."""
+    noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float32)
+    if bool((tensor == 0).all()):
+        tensor.copy_((noise - 0.5) * 0.2)
+    else:
+        tensor.mul_((noise * 0.5 + 0.75).to(tensor.dtype))

@@ -1,0 +1,155 @@
+"""A runner, as the referee speaks with it: one command, one answer, a deadline, and every way in which it can go wrong."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from kernelevo_api.types import LimitKind, RaisedError, SandboxEnding, Stage, Verdict
+from kernelevo_evaluator.channel import Channel, ChannelClosed, ChannelTimeout, FrameInvalid
+from kernelevo_evaluator.messages import REPLY_LIMIT, Done, Failed, MessageInvalid, Run, decode_reply, encode
+from kernelevo_evaluator.referee.outcome import Decided
+from kernelevo_evaluator.verdicts import explain_ending
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from kernelevo_evaluator.messages import Command, Reply
+    from kernelevo_evaluator.referee.host import Host
+
+R = TypeVar("R")
+
+_FAILURES = {
+    "syntax": Verdict.COMPILE_ERROR,
+    "import": Verdict.LOAD_ERROR,
+    "construct": Verdict.LOAD_ERROR,
+    "interface": Verdict.WRONG_INTERFACE,
+    "runtime": Verdict.RUNTIME_ERROR,
+    "memory": Verdict.OUT_OF_MEMORY,
+}
+
+
+class RunnerFailed(Exception):
+    """User code in a runner failed; the runner itself lives on. What it says is a claim."""
+
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(f"{failure.error}: {failure.message}")
+        self.failure = failure
+
+
+class Runner:
+    """One runner. Failures of a candidate become its verdict; failures of a reference are a `PROBLEM_FAULT`."""
+
+    def __init__(self, name: str, sock: socket.socket, host: Host, *, blame: Verdict | None = None) -> None:
+        """`blame`: the verdict for whatever goes wrong here, in place of the one that would fit a candidate."""
+        self.name = name
+        self.stage = Stage.PREPARE
+        self.deadline: float | None = None
+        self.limit = LimitKind.PREPARE_TIME
+        self._channel = Channel(sock, REPLY_LIMIT)
+        self._host = host
+        self._blame = blame
+
+    def enter(self, stage: Stage, seconds: float, limit: LimitKind) -> None:
+        """Begin a stage with a time limit of its own."""
+        self.stage = stage
+        self.limit = limit
+        self.deadline = time.monotonic() + seconds
+
+    def close(self) -> None:
+        """Close the channel; the sandbox is the server's to end."""
+        self._channel.close()
+
+    def ask(self, command: Command, expect: type[R], fds: Sequence[int] = ()) -> R:
+        """Send a command and wait for its answer.
+
+        Raises:
+            RunnerFailed: user code failed.
+            Decided: the runner ended, ran out of time, or broke the protocol.
+        """
+        payload = encode(command)
+        try:
+            self._channel.send(payload, fds, self.deadline)
+            while True:
+                reply = decode_reply(self._channel.receive(self.deadline))
+                # An answer to an earlier command that was given up, or one made up in advance, belongs to nothing.
+                if _nonce(reply) == command.nonce:
+                    break
+        except ChannelClosed:
+            raise self._gone() from None
+        except ChannelTimeout:
+            raise self._decided(
+                Verdict.TIMEOUT,
+                f"{self._whose} did not finish within the limit of this stage ({self.limit.value.replace('_', ' ')})",
+                limit=self.limit,
+            ) from None
+        except (FrameInvalid, MessageInvalid) as error:
+            raise self._decided(
+                Verdict.SANDBOX_VIOLATION, f"{self._whose} wrote on the result channel: {error}"
+            ) from error
+        if isinstance(reply, Failed):
+            raise RunnerFailed(reply)
+        if not isinstance(reply, expect):
+            raise self._decided(
+                Verdict.SANDBOX_VIOLATION,
+                f"{self._whose} answered {type(command).__name__} with {type(reply).__name__}",
+            )
+        return reply
+
+    def must(self, command: Command, expect: type[R], fds: Sequence[int] = ()) -> R:
+        """As `ask`, a failure of user code being a verdict too."""
+        try:
+            return self.ask(command, expect, fds)
+        except RunnerFailed as error:
+            raise self.verdict_of(error.failure) from None
+
+    def run(self, ring: int, slots: Sequence[int]) -> Done:
+        """Call the model on these slots of a ring."""
+        return self.must(Run(nonce=nonce(), ring=ring, slots=tuple(slots)), Done)
+
+    def verdict_of(self, failure: Failed) -> Decided:
+        """The verdict that a failure of user code deserves."""
+        verdict = _FAILURES.get(failure.kind, Verdict.RUNTIME_ERROR)
+        where = f" (line {failure.line})" if failure.line is not None else ""
+        message = f"{failure.error}: {failure.message}{where}"
+        if verdict is Verdict.WRONG_INTERFACE:
+            message = failure.message
+        return self._decided(
+            verdict,
+            message if self._blame is None else f"the reference failed: {message}",
+            limit=LimitKind.MEMORY if verdict is Verdict.OUT_OF_MEMORY else None,
+            error=RaisedError(
+                type=failure.error, message=failure.message, traceback=failure.traceback, line=failure.line
+            ),
+        )
+
+    @property
+    def _whose(self) -> str:
+        return f"the {self.name}"
+
+    def _gone(self) -> Decided:
+        ending = self._host.ended(self.name)
+        verdict, limit, message = explain_ending(ending, self._whose)
+        return self._decided(verdict, message, limit=limit, ending=ending)
+
+    def _decided(
+        self,
+        verdict: Verdict,
+        message: str,
+        *,
+        limit: LimitKind | None = None,
+        error: RaisedError | None = None,
+        ending: SandboxEnding | None = None,
+    ) -> Decided:
+        return Decided(self._blame or verdict, self.stage, message, limit=limit, error=error, ending=ending)
+
+
+def nonce() -> int:
+    """A number that no runner can know in advance."""
+    return secrets.randbits(62)
+
+
+def _nonce(reply: Reply) -> int | None:
+    return getattr(reply, "nonce", None)

@@ -1,0 +1,307 @@
+"""The command loop of a runner. Reference and candidate go through the same code, so that what it costs, it costs both."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernelevo_evaluator.channel import ChannelClosed
+from kernelevo_evaluator.messages import (
+    CompileModel,
+    Construct,
+    Constructed,
+    Described,
+    DescribeOutputs,
+    Done,
+    Failed,
+    LoadModule,
+    LoadWeights,
+    MakeInputs,
+    MapRing,
+    Ready,
+    Run,
+    RunExpected,
+    StoreInputs,
+    StoreWeights,
+    TensorLeaf,
+    TupleNode,
+    decode_command,
+    encode,
+)
+from kernelevo_evaluator.runner import load_inline
+from kernelevo_evaluator.runner.modules import failed, import_source
+from kernelevo_evaluator.runner.rings import Ring, WrongInterface
+from kernelevo_evaluator.runner.values import (
+    DTYPES,
+    ValueUnsupported,
+    flatten,
+    layout_of,
+    map_shared,
+    unflatten,
+    views,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from kernelevo_evaluator.channel import Channel
+    from kernelevo_evaluator.messages import Command, Node, Reply
+
+
+class Harness:
+    """One module, its model and its rings."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._module: ModuleType | None = None
+        self._name = ""
+        self._reference = False
+        self._defaults: dict[str, Any] = {}
+        self._dtype = torch.float32
+        self._model: torch.nn.Module | None = None
+        self._wide: torch.nn.Module | None = None
+        self._call: Callable[..., Any] = _no_model
+        self._state: list[torch.Tensor] = []
+        self._init: Any = []
+        self._init_tensors: list[torch.Tensor] = []
+        self._pending: Any = None
+        self._pending_tensors: list[torch.Tensor] = []
+        self._rings: dict[int, Ring] = {}
+
+    def serve(self) -> None:
+        """Answer commands until the channel closes."""
+        self._channel.send(encode(Ready(torch=str(torch.__version__))))
+        while True:
+            try:
+                data, fds = self._channel.receive_with_fds()
+            except ChannelClosed:
+                return
+            command = decode_command(data)
+            try:
+                with torch.no_grad():
+                    reply = self._answer(command, fds)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            self._channel.send(encode(reply))
+
+    def _answer(self, command: Command, fds: Sequence[int]) -> Reply:
+        kind = "runtime"
+        try:
+            if isinstance(command, Run):
+                return self._run(command)
+            if isinstance(command, RunExpected):
+                return self._run_expected(command)
+            if isinstance(command, MapRing):
+                self._rings[command.ring] = Ring(command, fds)
+                return Done(nonce=command.nonce)
+            if isinstance(command, MakeInputs):
+                return self._make_inputs(command)
+            if isinstance(command, StoreInputs):
+                for view, tensor in zip(
+                    self._rings[command.ring].inputs[command.slot], self._pending_tensors, strict=True
+                ):
+                    view.copy_(tensor)
+                return Done(nonce=command.nonce)
+            if isinstance(command, LoadWeights):
+                return self._load_weights(command, fds)
+            if isinstance(command, StoreWeights):
+                layout = layout_of(flatten(list(self._state))[0], self._state)
+                for view, tensor in zip(views(layout, map_shared(fds[0], layout.nbytes), 0), self._state, strict=True):
+                    view.copy_(tensor)
+                if len(fds) > 1:
+                    layout = layout_of(flatten(self._init)[0], self._init_tensors)
+                    memory = map_shared(fds[1], layout.nbytes)
+                    for view, tensor in zip(views(layout, memory, 0), self._init_tensors, strict=True):
+                        view.copy_(tensor)
+                return Done(nonce=command.nonce)
+            if isinstance(command, DescribeOutputs):
+                return self._describe(command)
+            if isinstance(command, CompileModel):
+                assert self._model is not None
+                self._call = torch.compile(self._model)
+                return Done(nonce=command.nonce)
+            if isinstance(command, Construct):
+                kind = "construct"
+                return self._construct(command, fds)
+            if isinstance(command, LoadModule):
+                kind = "import"
+                return self._load_module(command)
+            return Failed(
+                nonce=command.nonce, kind="unsupported", error="Protocol", message="not a command of a runner"
+            )
+        except (WrongInterface, ValueUnsupported) as error:
+            return failed(command.nonce, "interface", error, self._name)
+        except MemoryError as error:
+            return failed(command.nonce, "memory", error, self._name)
+        except SyntaxError as error:
+            return failed(command.nonce, "syntax" if kind == "import" else kind, error, self._name)
+        except BaseException as error:  # SystemExit and KeyboardInterrupt of a candidate are its errors, not our end
+            return failed(command.nonce, kind, error, self._name)
+
+    def _load_module(self, command: LoadModule) -> Reply:
+        if command.interpreter:
+            os.environ["TRITON_INTERPRET"] = "1"
+        self._reference = command.role == "reference"
+        self._name = "problem" if self._reference else "candidate"
+        load_inline.install(self._channel, command.nonce)
+        self._module = import_source(command.source, self._name)
+        wanted = ("Model", "get_inputs") if self._reference else ("ModelNew",)
+        for name in wanted:
+            if not callable(getattr(self._module, name, None)):
+                raise WrongInterface(f"the module defines no {name}")
+        return Done(nonce=command.nonce)
+
+    def _construct(self, command: Construct, fds: Sequence[int]) -> Reply:
+        assert self._module is not None
+        self._dtype = DTYPES[command.dtype]
+        self._wide = None
+        if self._reference:
+            self._set_sizes(command.sizes or {})
+            _seed(command.seed)
+            make = getattr(self._module, "get_init_inputs", None)
+            self._init = list(make()) if make is not None else []
+            tree, self._init_tensors = flatten(self._init, "get_init_inputs()")
+            init = layout_of(tree, self._init_tensors)
+            _seed(command.seed)
+            model = self._module.Model(*self._init)
+        else:
+            init = None
+            assert command.init is not None
+            memory = map_shared(fds[0], command.init.nbytes)
+            tensors = [view.clone() for view in views(command.init, memory, 0)]
+            _seed(command.seed)
+            model = self._module.ModelNew(*unflatten(command.init.tree, tensors))
+        if not isinstance(model, torch.nn.Module):
+            raise WrongInterface(f"{'Model' if self._reference else 'ModelNew'} is not a torch.nn.Module")
+        self._model = model.to(self._dtype).eval()
+        self._call = self._model
+        state = self._model.state_dict() if self._reference else {}
+        self._state = [tensor.detach() for tensor in state.values()]
+        tree, _ = flatten(list(self._state), "the reference's state")
+        trainable = {name for name, _ in self._model.named_parameters()}
+        return Constructed(
+            nonce=command.nonce,
+            init=init,
+            names=tuple(state),
+            parameters=tuple(name in trainable for name in state),
+            weights=layout_of(tree, self._state),
+        )
+
+    def _set_sizes(self, sizes: dict[str, int]) -> None:
+        """Override module constants, the earlier ones restored first."""
+        assert self._module is not None
+        vars(self._module).update(self._defaults)
+        self._defaults = {}
+        for name, value in sizes.items():
+            if name not in vars(self._module):
+                raise ValueError(f"a declared shape names {name!r}, which is no constant of the problem's module")
+            self._defaults[name] = vars(self._module)[name]
+            vars(self._module)[name] = value
+
+    def _load_weights(self, command: LoadWeights, fds: Sequence[int]) -> Reply:
+        assert self._model is not None
+        memory = map_shared(fds[0], command.layout.nbytes)
+        state = dict(zip(command.names, (v.clone() for v in views(command.layout, memory, 0)), strict=True))
+        packer = getattr(self._model, "load_reference_state", None)
+        if packer is not None:
+            packer(state)
+            return Done(nonce=command.nonce)
+        own = self._model.state_dict()
+        left = [name for name, tensor in state.items() if name not in own or own[name].shape != tensor.shape]
+        for name, tensor in state.items():
+            if name not in left:
+                own[name].copy_(tensor)
+        note = f"weights of the reference with no place in ModelNew: {', '.join(left)[:400]}" if left else ""
+        return Done(nonce=command.nonce, note=note)
+
+    def _make_inputs(self, command: MakeInputs) -> Reply:
+        assert self._module is not None
+        _seed(command.seed)
+        made = list(self._module.get_inputs())
+        tree, tensors = flatten(made, "get_inputs()")
+        self._pending_tensors = [_transform(t, self._dtype, command.scale, command.shift) for t in tensors]
+        self._pending = unflatten(tree, self._pending_tensors)
+        return Described(nonce=command.nonce, layout=layout_of(tree, self._pending_tensors))
+
+    def _forward(self, tree: Node, tensors: Sequence[torch.Tensor], precision: str) -> tuple[Any, list[torch.Tensor]]:
+        """The model's result on copies of the tensors, and those copies, which the model may have changed."""
+        assert self._model is not None
+        if precision != "float64":
+            copies = [tensor.clone() for tensor in tensors]
+            return self._model(*unflatten(tree, copies)), copies
+        if self._wide is None:
+            self._wide = copy.deepcopy(self._model).to(torch.float64)
+        copies = [_widen(tensor) for tensor in tensors]
+        return self._wide(*unflatten(tree, copies)), copies
+
+    def _outputs(
+        self, tree: Node, tensors: Sequence[torch.Tensor], precision: str, mutated: Sequence[int]
+    ) -> tuple[Node, list[torch.Tensor]]:
+        result, after = self._forward(tree, tensors, precision)
+        node, produced = flatten(result, "the reference's output")
+        if not mutated:
+            return node, produced
+        leaves = tuple(TensorLeaf(len(produced) + k) for k in range(len(mutated)))
+        return TupleNode((node, *leaves)), produced + [after[index] for index in mutated]
+
+    def _describe(self, command: DescribeOutputs) -> Reply:
+        tree, tensors = flatten(self._pending)
+        node, produced = self._outputs(tree, tensors, command.precision, command.mutated)
+        return Described(nonce=command.nonce, layout=layout_of(node, produced))
+
+    def _run(self, command: Run) -> Reply:
+        ring = self._rings[command.ring]
+        call, arguments, store = self._call, ring.arguments, ring.store
+        start = time.perf_counter_ns()
+        for slot in command.slots:
+            store(call(*arguments[slot]), slot)
+        return Done(nonce=command.nonce, claimed_ns=time.perf_counter_ns() - start)
+
+    def _run_expected(self, command: RunExpected) -> Reply:
+        ring = self._rings[command.ring]
+        tree, tensors = flatten(ring.arguments[command.slot])
+        _, produced = self._outputs(tree, tensors, command.precision, ring.mutated)
+        for view, tensor in zip(ring.expected[command.into], produced, strict=True):
+            if view.shape != tensor.shape:
+                raise WrongInterface(
+                    f"the reference's output has shape {tuple(tensor.shape)}, before {tuple(view.shape)}"
+                )
+            view.copy_(tensor)
+        return Done(nonce=command.nonce)
+
+
+def _no_model(*_: Any) -> Any:
+    raise RuntimeError("no model was constructed")
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    try:
+        import numpy as np
+    except ImportError:
+        return
+    np.random.seed(seed % (1 << 32))
+
+
+def _transform(tensor: torch.Tensor, dtype: torch.dtype, scale: float, shift: float) -> torch.Tensor:
+    if not tensor.dtype.is_floating_point:
+        return tensor
+    result = tensor.to(dtype)
+    if scale != 1.0 or shift != 0.0:
+        result = result * scale + shift
+    return result
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy at double precision."""
+    if tensor.dtype.is_floating_point:
+        return tensor.to(torch.float64, copy=True)
+    return tensor.to(torch.complex128) if tensor.dtype.is_complex else tensor.clone()
