@@ -133,6 +133,8 @@ class Usage:
     """Reasoning included."""
     reasoning_tokens: int = 0
     """Of the completion."""
+    cached_tokens: int = 0
+    """Of the prompt: the provider had them, and may charge less for them."""
     estimated: bool = False
     """The provider reported nothing, so this is our own estimate."""
 
