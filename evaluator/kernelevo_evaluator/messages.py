@@ -310,7 +310,7 @@ class Done(msgspec.Struct, frozen=True, tag="done", forbid_unknown_fields=True):
 
 
 class Constructed(msgspec.Struct, frozen=True, tag="constructed", forbid_unknown_fields=True):
-    """The model stands: its init inputs and its state (both of a reference only). `parameters`: which of the state may be trained."""
+    """The model stands: its init inputs and its state (both of a reference only). `parameters`: what of the state is trained."""
 
     nonce: int
     init: Layout | None
@@ -399,13 +399,13 @@ def decode_reply(data: bytes) -> Reply:
 class AttachProblem(msgspec.Struct, frozen=True, tag="attach"):
     """Take a reference runner (one descriptor), load the problem into it and keep it warm under its digest.
 
-    `report` and `policy` are contract types as MessagePack; `report` is empty while the problem is being audited.
+    `policy` is a contract type as MessagePack. The result is empty, or an `Outcome` that says why it cannot be.
     """
 
     digest: str
     source: str
     policy: bytes
-    settings: bytes
+    seconds: float
 
 
 class DropProblem(msgspec.Struct, frozen=True, tag="drop"):
@@ -415,11 +415,11 @@ class DropProblem(msgspec.Struct, frozen=True, tag="drop"):
 
 
 class AuditProblem(msgspec.Struct, frozen=True, tag="audit"):
-    """Audit an attached problem and time its baselines."""
+    """Audit an attached problem and time its baselines. The result is a `ProblemReport`, or the `Outcome` of a failed one."""
 
     digest: str
     name: str
-    limits: bytes
+    seconds: float
 
 
 class EvaluateCandidate(msgspec.Struct, frozen=True, tag="evaluate"):
@@ -441,6 +441,16 @@ class HostReply(msgspec.Struct, frozen=True, tag="host_reply"):
     ok: bool
     payload: bytes = b""
     error: str = ""
+
+
+class MachineFacts(msgspec.Struct, frozen=True):
+    """What a referee measures once, when it starts. Rates in 1e9 bytes and 1e12 operations a second."""
+
+    torch: str
+    cache_bytes: int
+    read_gb_per_s: float
+    copy_gb_per_s: float
+    float32_tflop_per_s: float
 
 
 ToReferee = AttachProblem | DropProblem | AuditProblem | EvaluateCandidate | HostReply

@@ -10,7 +10,7 @@ from kernelevo_evaluator.messages import Construct, Constructed, Done, LoadWeigh
 from kernelevo_evaluator.referee.buffers import Region, shaped, tensors_of
 from kernelevo_evaluator.referee.compare import compare, describe
 from kernelevo_evaluator.referee.outcome import Decided
-from kernelevo_evaluator.referee.reference import CHECK_RING, Rings, same_bits
+from kernelevo_evaluator.referee.reference import CHECK_RING, Rings, is_inexact, same_bits
 from kernelevo_evaluator.referee.runners import nonce
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Subject:
     def __init__(self, runner: Runner, reference: Reference, budgets: Sequence[ErrorBudget], tally: Tally) -> None:
         self.runner = runner
         self.reference = reference
-        self.budgets = {budget.input_class: budget for budget in budgets}
+        self.budgets = {(budget.input_class, budget.output_index): budget for budget in budgets}
         self.tally = tally
         self.rings: dict[int, Rings] = {}
         self.findings: list[Finding] = []
@@ -163,13 +163,13 @@ class Subject:
 
     def judge(self, input_class: str, produced: torch.Tensor, expected: Sequence[torch.Tensor]) -> Mismatch | None:
         """Compare private bytes of an output slot with what they should be, and count it."""
-        budget = self.budgets[input_class]
         layout = self.reference.outputs
         worst: Mismatch | None = None
         for index, (spec, got, want) in enumerate(
             zip(layout.tensors, tensors_of(layout, produced), expected, strict=True)
         ):
-            wide = self.reference.expected.tensors[index]
+            budget = self.budgets[input_class, index]
+            wide = self.reference.expected.tensors[index] if is_inexact(spec) else spec
             comparison = compare(shaped(got, spec), shaped(want, wide), budget, index, input_class)
             if comparison.mismatch is not None and worst is None:
                 worst = comparison.mismatch

@@ -1,7 +1,8 @@
 """Comparing outputs with what they should be.
 
-Element-wise |a - e| <= atol + rtol * |e|, and a bound on |a - e|_2 / |e|_2: an absolute tolerance alone lets zeros pass. Both come
-from the larger of the dtype's published floor and `HONEST_FACTOR` times the honest error of the reference at the problem's dtype.
+Element-wise |a - e| <= atol + rtol * |e|, and a bound on |a - e|_2 / |e|_2: an absolute tolerance alone lets zeros pass.
+Both come from the larger of the dtype's published floor and `HONEST_FACTOR` times the honest error of the reference at the
+problem's dtype.
 """
 
 from __future__ import annotations
@@ -53,9 +54,15 @@ def honest_error(own: torch.Tensor, expected: torch.Tensor) -> tuple[float, floa
 
 
 def budget_from(
-    input_class: str, dtype: torch.dtype, largest: float, norm: float, rtol: float | None, atol: float | None
+    input_class: str,
+    output_index: int,
+    dtype: torch.dtype,
+    largest: float,
+    norm: float,
+    rtol: float | None,
+    atol: float | None,
 ) -> ErrorBudget:
-    """The budget of one input class. `rtol` and `atol` are the problem's own, which may widen it."""
+    """The budget of one output for one input class. `rtol` and `atol` are the problem's own, which may widen it."""
     floor_rtol, floor_atol = FLOORS.get(dtype, (0.0, 0.0))
     floor_norm = NORM_FLOORS.get(dtype, 0.0)
     own_norm = HONEST_FACTOR * norm
@@ -74,6 +81,7 @@ def budget_from(
         norm_rtol=budget_norm,
         honest_norm_error=norm,
         source=source,
+        output_index=output_index,
     )
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kernelevo_api.types import (
-        CheckedOn,
-        Correctness,
-        Finding,
-        LimitKind,
-        RaisedError,
-        SandboxEnding,
-        Stage,
-        StageTime,
-        Timing,
-        Verdict,
-    )
+# At run time too: the server decodes an `Outcome` by these types.
+from kernelevo_api.types import (
+    CheckedOn,
+    Correctness,
+    Finding,
+    LimitKind,
+    RaisedError,
+    SandboxEnding,
+    Stage,
+    StageTime,
+    Timing,
+    Verdict,
+)
 
 
 class Decided(Exception):

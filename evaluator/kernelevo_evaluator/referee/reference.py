@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import torch
 from kernelevo_api.types import LimitKind, Stage, Verdict
 from kernelevo_evaluator.messages import (
     FLOATING,
+    CompileModel,
     Construct,
     Constructed,
     Described,
@@ -33,9 +35,10 @@ from kernelevo_evaluator.referee.runners import Runner, RunnerFailed, nonce
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kernelevo_api.types import ProblemPolicy
+    from kernelevo_evaluator.messages import TensorSpec
     from kernelevo_evaluator.referee.host import Host
 
 CHECK_RING = 0
@@ -135,9 +138,8 @@ class Reference:
         """
         self.inputs = self.make_inputs()
         self.outputs = self._outputs_at("problem")
-        floating = [t.dtype in FLOATING or t.dtype.startswith("complex") for t in self.outputs.tensors]
         self.expected, self.precision = self.outputs, "problem"
-        if any(floating):
+        if any(is_inexact(spec) for spec in self.outputs.tensors):
             try:
                 wide = self._ask_outputs("float64")
             except RunnerFailed:
@@ -167,6 +169,20 @@ class Reference:
         if self.mutated:
             self.describe()
         return self.mutated
+
+    @contextmanager
+    def resized(self, sizes: dict[str, int]) -> Iterator[None]:
+        """The reference at other sizes for a while, with a model, layouts and a check ring of their own."""
+        try:
+            self.sizes = sizes
+            self.construct()
+            self.describe()
+            yield
+        finally:
+            self.sizes = None
+            if self.runner.alive:
+                self.construct()
+                self.describe()
 
     def map_ring(self, ring: int, slots: int) -> Rings:
         """Map a ring of this many slots into the reference runner, in place of an earlier one of that number."""
@@ -224,10 +240,10 @@ class Reference:
         rings.expected.poison(0)
         self.runner.must(RunExpected(nonce=nonce(), ring=CHECK_RING, slot=0, into=0, precision=self.precision), Done)
         expected = tensors_of(self.expected, rings.expected.copy_out(0))
-        if any(t.dtype not in FLOATING and not t.dtype.startswith("complex") for t in self.outputs.tensors):
+        if not all(is_inexact(spec) for spec in self.outputs.tensors):
             own = self.own_outputs(content)
             expected = [
-                wide if spec.dtype in FLOATING or spec.dtype.startswith("complex") else narrow
+                wide if is_inexact(spec) else narrow
                 for spec, wide, narrow in zip(self.outputs.tensors, expected, own, strict=True)
             ]
         return expected
@@ -269,9 +285,16 @@ class Reference:
 
 
 def attach(
-    sock: socket.socket, host: Host, source: str, policy: ProblemPolicy, seconds: float, name: str = "reference"
+    sock: socket.socket,
+    host: Host,
+    source: str,
+    policy: ProblemPolicy,
+    seconds: float,
+    *,
+    name: str = "reference",
+    compiled: bool = False,
 ) -> Reference:
-    """Load a problem into a fresh runner.
+    """Load a problem into a fresh runner; `compiled`: its model under torch.compile, to be a baseline.
 
     Raises:
         Decided: the problem cannot be loaded, built or called.
@@ -283,9 +306,16 @@ def attach(
     reference.construct()
     reference.describe()
     reference.find_mutated()
+    if compiled:
+        runner.must(CompileModel(nonce=nonce()), Done)
     reference.take_inputs()
     reference.estimate_call()
     return reference
+
+
+def is_inexact(spec: TensorSpec) -> bool:
+    """Whether a tensor holds floating or complex numbers, which have a precision."""
+    return spec.dtype in FLOATING or spec.dtype.startswith("complex")
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

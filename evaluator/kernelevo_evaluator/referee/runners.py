@@ -51,6 +51,8 @@ class Runner:
         self._channel = Channel(sock, REPLY_LIMIT)
         self._host = host
         self._blame = blame
+        self.alive = True
+        """False once the runner has ended, run out of time or broken the protocol: it is not asked again."""
 
     def enter(self, stage: Stage, seconds: float, limit: LimitKind) -> None:
         """Begin a stage with a time limit of its own."""
@@ -143,6 +145,8 @@ class Runner:
         error: RaisedError | None = None,
         ending: SandboxEnding | None = None,
     ) -> Decided:
+        if error is None:
+            self.alive = False
         return Decided(self._blame or verdict, self.stage, message, limit=limit, error=error, ending=ending)
 
 

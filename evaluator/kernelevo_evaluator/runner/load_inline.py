@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ import torch.utils.cpp_extension as cpp_extension
 from kernelevo_evaluator.messages import BuildReply, BuildRequest, decode_command, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kernelevo_evaluator.channel import Channel
 
 

@@ -1,0 +1,183 @@
+"""One lane: a device, the right to run on it alone, its referee, and the problems that are warm on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kernelevo_api.types import ProblemReport, Verdict
+from kernelevo_evaluator.executor import ExecutorFault, ProblemRefused
+from kernelevo_evaluator.lanes.referee_process import RefereeProcess, Services
+from kernelevo_evaluator.messages import AttachProblem, AuditProblem, DropProblem, EvaluateCandidate
+from kernelevo_evaluator.referee.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from kernelevo_api.types import Limits
+    from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
+    from kernelevo_evaluator.lanes.quiet import Quiet
+    from kernelevo_evaluator.lanes.runners import HeldRunner, RunnerLimits, RunnerPool
+
+_WARM_PROBLEMS = 2
+
+
+class Lane:
+    """Runs one job at a time; `exclusive` is the lock that says whose turn it is."""
+
+    def __init__(self, pool: RunnerPool, quiet: Quiet, *, cpus: frozenset[int], reference_limits: RunnerLimits) -> None:
+        self.exclusive = asyncio.Lock()
+        self.cpus = cpus
+        self._pool = pool
+        self._quiet = quiet
+        self._reference_limits = reference_limits
+        self._referee: RefereeProcess | None = None
+        self._references: OrderedDict[str, HeldRunner] = OrderedDict()
+
+    async def referee(self) -> RefereeProcess:
+        """The lane's referee; a new one where the last one failed."""
+        if self._referee is None or not self._referee.alive:
+            for digest in list(self._references):
+                await self._pool.discard(self._references.pop(digest))
+            self._referee = await RefereeProcess.start(len(self.cpus), self.cpus)
+        return self._referee
+
+    async def audit(self, problem: ProblemSource, limits: Limits, progress: ProgressCallback) -> ProblemReport:
+        """Audit a problem and time its baselines. To be called with `exclusive` held.
+
+        Raises:
+            ProblemRefused: its reference fails.
+            ExecutorFault: ours.
+        """
+        await self._attach(problem, limits, progress)
+        referee = await self.referee()
+        seconds = _seconds(limits, "check_time") + _seconds(limits, "prepare_time")
+        services = self._services(problem, {}, progress)
+        payload = await referee.job(
+            AuditProblem(digest=problem.digest, name=problem.name, seconds=seconds), (), services, 4 * seconds + 60
+        )
+        try:
+            return msgspec.msgpack.decode(payload, type=ProblemReport)
+        except msgspec.ValidationError:
+            await self._drop(problem.digest)
+            raise ProblemRefused(msgspec.msgpack.decode(payload, type=Outcome).message) from None
+
+    async def evaluate(
+        self,
+        job: Job,
+        runners: dict[str, HeldRunner],
+        fresh: Callable[[str], Awaitable[HeldRunner]],
+        progress: ProgressCallback,
+        *,
+        interpreter: bool,
+    ) -> tuple[Outcome, Services]:
+        """Check and time loaded candidates ("candidate", and "baseline" where that is not the reference).
+
+        To be called with `exclusive` held. The runners' processes are the caller's to end.
+
+        Raises:
+            ExecutorFault: ours.
+        """
+        try:
+            await self._attach(job.problem, job.limits, progress)
+        except ProblemRefused as refused:
+            raise ExecutorFault(f"the problem passed its audit, but its reference now fails: {refused}") from refused
+        referee = await self.referee()
+        services = self._services(job.problem, runners, progress, fresh)
+        fds = [runners[name].fileno() for name in ("candidate", "baseline") if name in runners]
+        names = ("prepare_time", "check_time", "run_time")
+        total = 12 * sum(_seconds(job.limits, name) for name in names) + 60
+        for runner in runners.values():
+            await self._quiet.remove(runner.process)
+            await runner.process.thaw()
+        payload = await referee.job(
+            EvaluateCandidate(
+                digest=job.problem.digest,
+                report=msgspec.msgpack.encode(job.report),
+                limits=msgspec.msgpack.encode(job.limits),
+                effort=job.effort.value,
+                baseline=job.baseline.value,
+                interpreter=interpreter,
+                skip_timing=job.skip_timing,
+                bound_speedup=job.bound_speedup,
+            ),
+            fds,
+            services,
+            total,
+        )
+        outcome = msgspec.msgpack.decode(payload, type=Outcome)
+        if outcome.verdict is Verdict.PROBLEM_FAULT:
+            await self._drop(job.problem.digest)
+        return outcome, services
+
+    def _services(
+        self,
+        problem: ProblemSource,
+        runners: dict[str, HeldRunner],
+        progress: ProgressCallback,
+        fresh: Callable[[str], Awaitable[HeldRunner]] | None = None,
+    ) -> Services:
+        async def none(name: str) -> HeldRunner:
+            raise ExecutorFault(f"no fresh {name} can be had here")
+
+        return Services(
+            self._quiet, {"reference": self._references[problem.digest], **runners}, fresh or none, progress
+        )
+
+    async def _attach(self, problem: ProblemSource, limits: Limits, progress: ProgressCallback) -> None:
+        """Make the problem warm on this lane, in place of the one that was not used for longest."""
+        referee = await self.referee()
+        held = self._references.get(problem.digest)
+        if held is not None and not held.process.ended:
+            self._references.move_to_end(problem.digest)
+            return
+        if held is not None:
+            await self._drop(problem.digest)
+        while len(self._references) >= _WARM_PROBLEMS:
+            await self._drop(next(iter(self._references)))
+        runner = await self._pool.take(self._reference_limits, label="reference")
+        await self._quiet.remove(runner.process)
+        self._references[problem.digest] = runner
+        try:
+            payload = await referee.job(
+                AttachProblem(
+                    digest=problem.digest,
+                    source=problem.source,
+                    policy=msgspec.msgpack.encode(problem.policy),
+                    seconds=_seconds(limits, "prepare_time"),
+                ),
+                (runner.fileno(),),
+                self._services(problem, {}, progress),
+                _seconds(limits, "prepare_time") + 60,
+            )
+        except BaseException:
+            self._references.pop(problem.digest, None)
+            await self._pool.discard(runner)
+            raise
+        runner.handed_over()
+        if payload:
+            await self._drop(problem.digest)
+            raise ProblemRefused(msgspec.msgpack.decode(payload, type=Outcome).message)
+
+    async def _drop(self, digest: str) -> None:
+        runner = self._references.pop(digest, None)
+        if runner is not None:
+            await self._pool.discard(runner)
+        if self._referee is not None and self._referee.alive:
+            await self._referee.job(DropProblem(digest=digest), (), None, 30)
+
+    async def close(self) -> None:
+        """End the referee and the reference runners."""
+        for digest in list(self._references):
+            await self._pool.discard(self._references.pop(digest))
+        if self._referee is not None:
+            await self._referee.close()
+
+
+def _seconds(limits: Limits, name: str) -> float:
+    value = getattr(limits, name)
+    assert value is not None, "limits are resolved before a job reaches a lane"
+    return float(value.total_seconds())

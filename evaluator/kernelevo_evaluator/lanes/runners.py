@@ -1,0 +1,254 @@
+"""Runners as the server holds them: a sandboxed harness each, warm before it is needed, used once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelevo_api.types import SandboxEnd, SandboxEnding
+from kernelevo_evaluator.channel import AsyncChannel, ChannelError, socket_pair
+from kernelevo_evaluator.executor import ExecutorFault
+from kernelevo_evaluator.lanes.quiet import Deadline
+from kernelevo_evaluator.messages import BUILD_REQUEST_LIMIT, MessageInvalid, Ready, decode_reply
+from kernelevo_sandbox import Ending, EndKind, Limits, Mount, SandboxError, SandboxSpec, interpreter_mounts
+
+if TYPE_CHECKING:
+    import socket
+
+    from kernelevo_evaluator.lanes.quiet import Quiet
+    from kernelevo_sandbox import Sandbox, SandboxProcess
+
+CHANNEL_FD = 3
+_START_SECONDS = 60.0
+_LINGER_SECONDS = 2.0
+
+_ENDS = {
+    EndKind.EXITED: SandboxEnd.EXITED,
+    EndKind.SIGNALED: SandboxEnd.SIGNALED,
+    EndKind.OUT_OF_MEMORY: SandboxEnd.OUT_OF_MEMORY,
+    EndKind.WALL_TIMEOUT: SandboxEnd.WALL_TIMEOUT,
+    EndKind.CPU_TIMEOUT: SandboxEnd.CPU_TIMEOUT,
+    EndKind.OUTPUT_LIMIT: SandboxEnd.OUTPUT_LIMIT,
+    EndKind.FORBIDDEN_CALL: SandboxEnd.FORBIDDEN_CALL,
+    EndKind.KILLED: SandboxEnd.KILLED,
+}
+
+
+def sandbox_ending(ending: Ending) -> SandboxEnding:
+    """A sandbox's ending in the words of the contract."""
+    return SandboxEnding(
+        kind=_ENDS[ending.kind],
+        exit_code=ending.exit_code,
+        signal=ending.signal,
+        detail=ending.detail,
+        peak_memory_bytes=ending.peak_memory_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLimits:
+    """What one runner may use; runners of equal limits are interchangeable."""
+
+    memory_bytes: int
+    processes: int
+    output_bytes: int
+    temporary_bytes: int
+
+
+class HeldRunner:
+    """One runner in its sandbox. The server speaks with it while its module is loaded; then its socket goes to a referee."""
+
+    def __init__(self, process: SandboxProcess, channel: AsyncChannel, sock: socket.socket) -> None:
+        self.process = process
+        self.channel = channel
+        self._socket = sock
+
+    def fileno(self) -> int:
+        """The channel's descriptor, to be sent to a referee."""
+        return self._socket.fileno()
+
+    def handed_over(self) -> None:
+        """The referee has its own copy of the channel: close ours, so that a closed channel is seen at once."""
+        self.channel.close()
+
+    async def ending(self) -> Ending:
+        """How the runner ended; one that lives on without its channel is ended after a moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                return await asyncio.shield(self.process.wait())
+        return await self.process.kill()
+
+    async def kill(self) -> Ending:
+        """End it; returns when its processes are gone."""
+        self.channel.close()
+        return await self.process.kill()
+
+
+class RunnerPool:
+    """Warm spares: torch imported before the job arrives. Replaced off the result's path, frozen while a timing is on."""
+
+    def __init__(
+        self, sandbox: Sandbox, quiet: Quiet, *, cpus: frozenset[int], standard: RunnerLimits, spares: int
+    ) -> None:
+        """`standard`: the limits of the spares; a runner of other limits starts cold."""
+        self._sandbox = sandbox
+        self._quiet = quiet
+        self._cpus = cpus
+        self._standard = standard
+        self._wanted = spares
+        self._spares: list[HeldRunner] = []
+        self._starting: set[asyncio.Task[None]] = set()
+        self._mounts = runner_mounts()
+        self._closed = False
+
+    async def take(self, limits: RunnerLimits | None = None, label: str = "candidate") -> HeldRunner:
+        """A ready runner, warm where there is one of these limits. It counts as background until a lane takes it.
+
+        Raises:
+            ExecutorFault: no runner could be started.
+        """
+        if limits is None or limits == self._standard:
+            while True:
+                if not self._spares and self._starting:
+                    await asyncio.wait(self._starting, return_when=asyncio.FIRST_COMPLETED)
+                    if not self._spares:
+                        break
+                if not self._spares:
+                    break
+                spare = self._spares.pop()
+                if not spare.process.ended:
+                    self.refill()
+                    return spare
+                await self.discard(spare)
+            self.refill()
+        return await self._start(limits or self._standard, label)
+
+    def refill(self) -> None:
+        """Start what is missing, in the background."""
+        while not self._closed and len(self._spares) + len(self._starting) < self._wanted:
+            task = asyncio.create_task(self._start_spare())
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def _start_spare(self) -> None:
+        try:
+            runner = await self._start(self._standard, "spare")
+        except ExecutorFault:
+            return  # the next `take` starts one itself, and reports what is wrong
+        if self._closed:
+            await self.discard(runner)
+        else:
+            self._spares.append(runner)
+
+    async def _start(self, limits: RunnerLimits, label: str) -> HeldRunner:
+        ours, theirs = socket_pair()
+        process: SandboxProcess | None = None
+        try:
+            process = await self._sandbox.start(
+                SandboxSpec(
+                    argv=(
+                        sys.executable,
+                        "-P",
+                        "-m",
+                        "kernelevo_evaluator.runner",
+                        str(CHANNEL_FD),
+                        str(len(self._cpus)),
+                    ),
+                    env=runner_environment(len(self._cpus)),
+                    limits=Limits(
+                        memory_bytes=limits.memory_bytes,
+                        processes=limits.processes,
+                        output_bytes=limits.output_bytes,
+                        tmpfs_bytes=limits.temporary_bytes,
+                    ),
+                    fds={CHANNEL_FD: theirs.fileno()},
+                    mounts=self._mounts,
+                    cpus=self._cpus,
+                    label=label,
+                )
+            )
+            channel = AsyncChannel(ours, BUILD_REQUEST_LIMIT)
+            runner = HeldRunner(process, channel, ours)
+            await self._quiet.add(process)
+            await self._ready(runner)
+            return runner
+        except SandboxError as error:
+            ours.close()
+            raise ExecutorFault(f"no runner could be started: {error}") from error
+        except BaseException:
+            ours.close()
+            if process is not None:
+                await self._quiet.remove(process, thaw=False)
+                await process.kill()
+            raise
+        finally:
+            theirs.close()
+
+    async def _ready(self, runner: HeldRunner) -> None:
+        try:
+            data = await Deadline(self._quiet, _START_SECONDS).result(asyncio.create_task(runner.channel.receive()))
+            reply = decode_reply(data)
+        except (ChannelError, MessageInvalid, TimeoutError) as error:
+            ending = await runner.kill()
+            stderr = ending.stderr.text()[-2000:]
+            raise ExecutorFault(
+                f"a runner did not come up ({error or 'timeout'}; {ending.kind.value}, code {ending.exit_code}): {stderr}"
+            ) from error
+        if not isinstance(reply, Ready):
+            raise ExecutorFault(f"a runner began with {type(reply).__name__}")
+
+    async def discard(self, runner: HeldRunner) -> Ending:
+        """End a runner, wherever it is; returns when its processes are gone."""
+        await self._quiet.remove(runner.process, thaw=False)
+        return await runner.kill()
+
+    async def close(self) -> None:
+        """End every spare."""
+        self._closed = True
+        for task in list(self._starting):
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await asyncio.gather(*(self.discard(spare) for spare in self._spares))
+        self._spares.clear()
+
+
+def runner_environment(threads: int) -> dict[str, str]:
+    """The whole environment of a runner."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "USER": "kernelevo",
+        "LOGNAME": "kernelevo",
+        "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
+        "TRITON_CACHE_DIR": "/tmp/triton",
+    }
+
+
+def runner_mounts() -> tuple[Mount, ...]:
+    """What a runner must see: the interpreter, its packages, and this package where it lies elsewhere (an editable install)."""
+    mounts = list(interpreter_mounts())
+    spec = importlib.util.find_spec("kernelevo_evaluator")
+    assert spec is not None
+    for location in spec.submodule_search_locations or ():
+        path = Path(location).resolve()
+        if not any(path.is_relative_to(mount.source) for mount in mounts):
+            mounts.append(Mount(source=path, target=str(path)))
+    return tuple(mounts)
+
+
+def usable_cpus() -> frozenset[int]:
+    """Cores that this process may use."""
+    return frozenset(os.sched_getaffinity(0))

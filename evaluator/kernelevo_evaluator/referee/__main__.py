@@ -1,0 +1,144 @@
+"""Entry of the referee's process: one job at a time from the server, on the descriptor named by the first argument."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+from kernelevo_api.types import BaselineKind, Effort, Limits, ProblemPolicy, ProblemReport, RaisedError
+from kernelevo_evaluator.channel import Channel, ChannelClosed
+from kernelevo_evaluator.messages import (
+    COMMAND_LIMIT,
+    AttachProblem,
+    AuditProblem,
+    DropProblem,
+    EvaluateCandidate,
+    Finished,
+    MachineFacts,
+    decode_to_referee,
+)
+from kernelevo_evaluator.referee import machine
+from kernelevo_evaluator.referee.audit import Audit
+from kernelevo_evaluator.referee.evaluate import Evaluation, Request
+from kernelevo_evaluator.referee.host import Host
+from kernelevo_evaluator.referee.outcome import Decided, Outcome
+from kernelevo_evaluator.referee.reference import Reference, attach
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Referee:
+    """The jobs of one lane. Problems stay attached until they are dropped."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._host = Host(channel)
+        self._references: dict[str, tuple[Reference, str]] = {}
+        self.facts = MachineFacts(
+            torch=str(torch.__version__),
+            cache_bytes=machine.last_level_cache_bytes(),
+            read_gb_per_s=machine.read_bandwidth_gb_per_s(),
+            copy_gb_per_s=machine.copy_bandwidth_gb_per_s(),
+            float32_tflop_per_s=machine.multiply_rate_tflop_per_s(),
+        )
+
+    def serve(self) -> None:
+        """Say what the machine can do, then carry jobs out until the channel closes."""
+        self._host.finish(Finished(ok=True, payload=msgspec.msgpack.encode(self.facts)))
+        while True:
+            try:
+                data, fds = self._channel.receive_with_fds()
+            except ChannelClosed:
+                return
+            sockets = [socket.socket(fileno=fd) for fd in fds]
+            try:
+                self._host.finish(Finished(ok=True, payload=self._carry_out(data, sockets)))
+            except ChannelClosed:
+                return
+            except Exception:  # a fault of the referee's own: reported, never taken for a verdict
+                for sock in sockets:
+                    sock.close()
+                self._host.finish(Finished(ok=False, error=traceback.format_exc()[-8000:]))
+
+    def _carry_out(self, data: bytes, sockets: Sequence[socket.socket]) -> bytes:
+        message = decode_to_referee(data)
+        if isinstance(message, AttachProblem):
+            return self._attach(message, sockets[0])
+        if isinstance(message, DropProblem):
+            entry = self._references.pop(message.digest, None)
+            if entry is not None:
+                entry[0].close()
+            return b""
+        if isinstance(message, AuditProblem):
+            return self._audit(message)
+        if isinstance(message, EvaluateCandidate):
+            return self._evaluate(message, sockets)
+        raise TypeError(f"{type(message).__name__} is no job")
+
+    def _attach(self, message: AttachProblem, sock: socket.socket) -> bytes:
+        policy = msgspec.msgpack.decode(message.policy, type=ProblemPolicy)
+        try:
+            reference = attach(sock, self._host, message.source, policy, message.seconds)
+        except Decided as decided:
+            return _failure(decided)
+        self._references[message.digest] = (reference, message.source)
+        return b""
+
+    def _audit(self, message: AuditProblem) -> bytes:
+        reference, _ = self._references[message.digest]
+        try:
+            report = Audit(reference, self._host, message.digest, message.name, message.seconds).carry_out(
+                self.facts.cache_bytes, self.facts.read_gb_per_s
+            )
+        except Decided as decided:
+            return _failure(decided)
+        return msgspec.msgpack.encode(report)
+
+    def _evaluate(self, message: EvaluateCandidate, sockets: Sequence[socket.socket]) -> bytes:
+        reference, source = self._references[message.digest]
+        request = Request(
+            source=source,
+            report=msgspec.msgpack.decode(message.report, type=ProblemReport),
+            limits=msgspec.msgpack.decode(message.limits, type=Limits),
+            effort=Effort(message.effort),
+            baseline=BaselineKind(message.baseline),
+            interpreter=message.interpreter,
+            skip_timing=message.skip_timing,
+            bound_speedup=message.bound_speedup,
+            cache_bytes=self.facts.cache_bytes,
+        )
+        baseline = sockets[1] if len(sockets) > 1 else None
+        outcome = Evaluation(self._host, reference, request, sockets[0], baseline).carry_out()
+        return msgspec.msgpack.encode(outcome)
+
+
+def _failure(decided: Decided) -> bytes:
+    """An attachment or an audit that ended early, as an outcome."""
+    return msgspec.msgpack.encode(
+        Outcome(
+            verdict=decided.verdict,
+            stage=decided.stage,
+            message=decided.message,
+            limit=decided.limit,
+            error=decided.error or RaisedError(type="", message=decided.message),
+            sandbox_ending=decided.ending,
+        )
+    )
+
+
+def main() -> None:
+    """Arguments: the channel's descriptor, the number of torch's threads."""
+    torch.set_num_threads(int(sys.argv[2]))
+    Referee(Channel(socket.socket(fileno=int(sys.argv[1])), COMMAND_LIMIT)).serve()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""One evaluation, from a loaded candidate to the outcome: prepare, check, time."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from kernelevo_api.types import (
+    BaselineKind,
+    CheckedOn,
+    LimitKind,
+    Stage,
+    StageTime,
+    TimingPolicy,
+    Verdict,
+)
+from kernelevo_evaluator.referee import effort as settings
+from kernelevo_evaluator.referee.checks import Subject, Tally, require_evidence
+from kernelevo_evaluator.referee.classes import DECLARED, SCALED, shape_class, sizes_of
+from kernelevo_evaluator.referee.machine import FLOOR_MARGIN
+from kernelevo_evaluator.referee.outcome import Decided, Outcome
+from kernelevo_evaluator.referee.reference import CHECK_RING, Reference, attach
+from kernelevo_evaluator.referee.runners import Runner
+from kernelevo_evaluator.referee.timing import Clock, Ring, Session, timing_of
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from kernelevo_api.types import Effort, Limits, ProblemReport, Timing
+    from kernelevo_evaluator.referee.host import Host
+    from kernelevo_evaluator.referee.timing import Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of one evaluation, resolved."""
+
+    source: str
+    """Of the problem: a baseline under torch.compile loads it into a runner of its own."""
+    report: ProblemReport
+    limits: Limits
+    effort: Effort
+    baseline: BaselineKind
+    interpreter: bool
+    skip_timing: bool
+    bound_speedup: float | None
+    cache_bytes: int
+    """Of the last-level cache of the lane's device."""
+
+
+@dataclass(slots=True)
+class Stages:
+    """When each stage ran."""
+
+    done: list[StageTime] = field(default_factory=list)
+
+    @contextmanager
+    def during(self, stage: Stage) -> Iterator[None]:
+        """Record a stage, however it ends."""
+        start = datetime.now(UTC)
+        try:
+            yield
+        finally:
+            self.done.append(StageTime(stage=stage, start=start, end=datetime.now(UTC)))
+
+
+class Evaluation:
+    """One evaluation in progress."""
+
+    def __init__(
+        self,
+        host: Host,
+        reference: Reference,
+        request: Request,
+        candidate: socket.socket,
+        baseline: socket.socket | None,
+    ) -> None:
+        """`baseline`: the runner of a baseline that is not the reference itself (another candidate, or torch.compile)."""
+        self._host = host
+        self._reference = reference
+        self._request = request
+        self._plan = settings.PLANS[request.effort]
+        self._tally = Tally()
+        self._stages = Stages()
+        self._baseline_socket = baseline
+        self._baseline: Side | None = None
+        self._subject = self._subject_of(Runner("candidate", candidate, host))
+        self._findings = self._subject.findings
+
+    def carry_out(self) -> Outcome:
+        """Every failure of the candidate is an outcome."""
+        try:
+            timing = self._run_stages()
+        except Decided as decided:
+            return Outcome(
+                verdict=decided.verdict,
+                stage=decided.stage,
+                message=decided.message,
+                limit=decided.limit,
+                error=decided.error,
+                sandbox_ending=decided.ending,
+                correctness=decided.correctness or (self._tally.correctness() if self._tally.trials else None),
+                timing=decided.timing,
+                checked_on=self._checked_on if self._tally.trials else None,
+                findings=tuple(self._findings),
+                stages=tuple(self._stages.done),
+            )
+        finally:
+            self._subject.close()
+            if isinstance(self._baseline, Subject) or (
+                self._baseline is not None and self._baseline is not self._reference
+            ):
+                self._baseline.close()
+        return Outcome(
+            verdict=Verdict.PASSED,
+            stage=Stage.TIME if timing is not None else Stage.CHECK,
+            message=self._passed(timing),
+            correctness=self._tally.correctness(),
+            timing=timing,
+            checked_on=self._checked_on,
+            findings=tuple(self._findings),
+            stages=tuple(self._stages.done),
+        )
+
+    @property
+    def _checked_on(self) -> CheckedOn:
+        return CheckedOn.INTERPRETER if self._request.interpreter else CheckedOn.DEVICE
+
+    def _passed(self, timing: Timing | None) -> str:
+        checked = f"{self._tally.trials} checks passed"
+        if self._request.interpreter:
+            return f"{checked} under Triton's interpreter; nothing was timed"
+        if timing is None or timing.speedup is None:
+            return checked
+        ratio = timing.confirmation or timing.speedup
+        names = {BaselineKind.CANDIDATE: "the other candidate", BaselineKind.TORCH_COMPILE: "torch.compile"}
+        against = names.get(self._request.baseline, "eager")
+        return f"{checked}; {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] over {against}"
+
+    def _subject_of(self, runner: Runner, tally: Tally | None = None) -> Subject:
+        return Subject(runner, self._reference, self._request.report.budgets, tally or self._tally)
+
+    def _run_stages(self) -> Timing | None:
+        with self._stages.during(Stage.PREPARE):
+            self._host.progress(Stage.PREPARE, "building the model and calling it once")
+            self._prepare(self._subject)
+        with self._stages.during(Stage.CHECK):
+            self._host.progress(Stage.CHECK, "comparing outputs on secret inputs")
+            self._check(self._subject)
+            require_evidence(self._tally)
+        if self._request.interpreter or self._request.skip_timing:
+            return None
+        with self._stages.during(Stage.TIME):
+            timing = self._time(self._subject)
+            for _ in range(self._plan.timings - 1):
+                timing = self._confirm(timing)
+            return timing
+
+    # --- Prepare and check
+
+    def _prepare(self, subject: Subject) -> None:
+        seconds = _seconds(self._request.limits.prepare_time)
+        subject.runner.enter(Stage.PREPARE, seconds, LimitKind.PREPARE_TIME)
+        self._reference.runner.enter(Stage.PREPARE, seconds, LimitKind.PREPARE_TIME)
+        self._reference.construct()
+        subject.construct()
+        subject.map_ring(CHECK_RING, 1)
+        subject.call_once(self._reference.take_inputs())
+
+    def _enter_check(self, subject: Subject) -> None:
+        seconds = _seconds(self._request.limits.check_time)
+        subject.runner.enter(Stage.CHECK, seconds, LimitKind.CHECK_TIME)
+        # The reference computes in double precision beside every call: a limit of its own, not the candidate's.
+        self._reference.runner.enter(Stage.CHECK, 4 * seconds, LimitKind.CHECK_TIME)
+
+    def _check(self, subject: Subject) -> None:
+        self._enter_check(subject)
+        classes = [DECLARED] * self._plan.trials
+        if any(budget.input_class == SCALED.name for budget in self._request.report.budgets):
+            classes += [SCALED] * self._plan.scaled_trials
+        for number, input_class in enumerate(classes):
+            if number:
+                # Weights change between checks.
+                self._reference.construct()
+                subject.load_weights()
+            content = self._reference.take_inputs(scale=input_class.scale, shift=input_class.shift)
+            subject.trial(input_class.name, content)
+        if self._plan.shape_trials and self._reference.policy.shapes:
+            self._check_shapes(subject)
+
+    def _check_shapes(self, subject: Subject) -> None:
+        """Every declared further shape, with models built anew for each; then back to the first."""
+        for text in self._reference.policy.shapes:
+            with self._reference.resized(sizes_of(text)):
+                subject.construct()
+                subject.map_ring(CHECK_RING, 1)
+                for _ in range(self._plan.shape_trials):
+                    subject.trial(shape_class(text), self._reference.take_inputs())
+        subject.construct()
+        subject.map_ring(CHECK_RING, 1)
+
+    # --- Time
+
+    def _confirm(self, timing: Timing) -> Timing:
+        """A second, independent timing in a fresh runner; the first selected, this one is reported."""
+        self._subject.close()
+        self._subject = self._subject_of(Runner("candidate", self._host.fresh("candidate"), self._host))
+        self._prepare(self._subject)
+        self._enter_check(self._subject)
+        self._subject.trial(DECLARED.name, self._reference.take_inputs())
+        second = self._time(self._subject).speedup
+        first = timing.speedup
+        assert first is not None
+        assert second is not None
+        timing = replace(timing, confirmation=second)
+        if max(first.low / second.high, second.low / first.high) > 1 + settings.DISPUTED_DRIFT:
+            raise Decided(
+                Verdict.TIMING_DISPUTED,
+                Stage.TIME,
+                f"two timings in fresh runners disagree: {first.value:.2f}x [{first.low:.2f}, {first.high:.2f}] and "
+                f"{second.value:.2f}x [{second.low:.2f}, {second.high:.2f}]; is the host loaded?",
+                timing=timing,
+            )
+        return timing
+
+    def _baseline_side(self) -> Side:
+        """What the candidate is compared with, prepared."""
+        if self._baseline is not None:
+            return self._baseline
+        if self._request.baseline is BaselineKind.EAGER:
+            self._baseline = self._reference
+            return self._reference
+        assert self._baseline_socket is not None
+        prepare = _seconds(self._request.limits.prepare_time)
+        if self._request.baseline is BaselineKind.TORCH_COMPILE:
+            compiled = attach(
+                self._baseline_socket,
+                self._host,
+                self._request.source,
+                self._reference.policy,
+                4 * prepare,
+                name="baseline",
+                compiled=True,
+            )
+            self._baseline = compiled
+            return compiled
+        runner = Runner("baseline", self._baseline_socket, self._host, blame=Verdict.PROBLEM_FAULT)
+        other = self._subject_of(runner, Tally())
+        self._baseline = other
+        try:
+            self._prepare(other)
+            self._check(other)
+        except Decided as decided:
+            raise Decided(
+                Verdict.PROBLEM_FAULT,
+                decided.stage,
+                f"the candidate that serves as the baseline did not pass: {decided.message}",
+                error=decided.error,
+                ending=decided.ending,
+            ) from decided
+        # Its checks changed the weights: the candidate under test gets the same ones.
+        self._subject.load_weights()
+        return other
+
+    def _time(self, subject: Subject) -> Timing:
+        seconds = _seconds(self._request.limits.run_time)
+        subject.runner.enter(Stage.TIME, seconds, LimitKind.RUN_TIME)
+        self._reference.runner.enter(Stage.TIME, 4 * seconds, LimitKind.RUN_TIME)
+        baseline = self._baseline_side()
+        baseline.runner.enter(Stage.TIME, 4 * seconds, LimitKind.RUN_TIME)
+        reference = self._reference
+        clock = Clock(
+            self._host,
+            reference.make_mixer(),
+            Ring.choose(reference.call_seconds, reference.slot_bytes, self._request.cache_bytes, settings.RING_BYTES),
+        )
+        self._host.progress(
+            Stage.TIME,
+            f"blocks of {clock.ring.calls} and {2 * clock.ring.calls} calls over a ring of {clock.ring.slots} slots",
+        )
+        session = Session(
+            host=self._host,
+            reference=reference,
+            subject=subject,
+            baseline=baseline,
+            clock=clock,
+            plan=self._plan,
+            rings=clock.prepare(subject),
+            baseline_rings=clock.prepare(baseline),
+            trusted_baseline=self._request.baseline is not BaselineKind.CANDIDATE,
+        )
+        names = {subject.runner.name, baseline.runner.name, reference.runner.name}
+        self._host.quiet()
+        try:
+            for name in names:
+                self._host.freeze(name)
+            stopped = session.measure(self._request.bound_speedup)
+            if not session.samples.ratios:
+                raise Decided(
+                    Verdict.TIMING_DISPUTED,
+                    Stage.TIME,
+                    "the host's noise was larger than every block: nothing can be said of the time; is the host loaded?",
+                )
+            self._host.kill(subject.runner.name)
+            drift = session.drift()
+        finally:
+            for name in names:
+                self._host.thaw(name)
+            self._host.loud()
+        timing = timing_of(
+            session,
+            reference.policy.timing or TimingPolicy.PIPELINED,
+            self._request.report.floor_us,
+            drift,
+            stopped_at_bound=stopped,
+        )
+        self._refuse_impossible(timing)
+        return timing
+
+    def _refuse_impossible(self, timing: Timing) -> None:
+        itself = timing.baseline_against_itself
+        assert itself is not None
+        allowed = max(settings.DISPUTED_DRIFT, itself.high - 1, 1 - itself.low)
+        if timing.baseline_drift is not None and timing.baseline_drift < 1 - allowed:
+            raise Decided(
+                Verdict.TIMING_DISPUTED,
+                Stage.TIME,
+                f"the baseline ran {1 / timing.baseline_drift - 1:.1%} faster once the candidate was gone: "
+                "the candidate slowed it, or the host changed",
+                timing=timing,
+            )
+        if (
+            timing.floor_us is not None
+            and timing.candidate_us is not None
+            and timing.candidate_us * FLOOR_MARGIN < timing.floor_us
+        ):
+            raise Decided(
+                Verdict.BELOW_FLOOR,
+                Stage.TIME,
+                f"{timing.candidate_us:.1f} us a call, yet reading the inputs once takes {timing.floor_us:.1f} us at the "
+                "bandwidth measured on this device",
+                timing=timing,
+            )
+
+
+def _seconds(limit: timedelta | None) -> float:
+    assert limit is not None, "limits are resolved before a job reaches the referee"
+    return limit.total_seconds()
