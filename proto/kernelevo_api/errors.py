@@ -27,7 +27,7 @@ same classes, so that both sides read one table. Words of google.rpc: `ErrorInfo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 from google.protobuf import any_pb2
@@ -274,13 +274,12 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> EvaluatorError:
             return ContractViolation(f"{address} answered {code.name if code else 'nothing'}: {text}")
 
 
-def _parts(error: grpc.RpcError) -> tuple[grpc.StatusCode | None, str, tuple[tuple[str, str | bytes], ...]]:
+def _parts(error: Any) -> tuple[grpc.StatusCode | None, str, tuple[tuple[str, str | bytes], ...]]:
     # `AioRpcError` and the synchronous `Call` that is raised have these methods; `RpcError` itself declares none.
     code = error.code() if hasattr(error, "code") else None
     text = str(error.details() or "") if hasattr(error, "details") else str(error)
     trailing = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
-    pairs: list[tuple[str, str | bytes]] = list(trailing or ())
-    return code, text, tuple(pairs)
+    return code, text, tuple(trailing or ())
 
 
 def _pack(
