@@ -1,0 +1,360 @@
+"""What a run has come to: a fold over its events, and nothing else.
+
+Equal logs give equal states. Policy, engine, command line and report all read this one; none of them keeps a second account.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kernelevo_api.types import CheckedOn, Effort, Evaluation, Verdict
+from kernelevo_searcher.events import (
+    CandidateProposed,
+    DuplicateSkipped,
+    EvaluationFailed,
+    EvaluationFinished,
+    EvaluationStarted,
+    EvaluatorsConnected,
+    Event,
+    ModelCallFailed,
+    ModelCallFinished,
+    ModelCallStarted,
+    NothingToTune,
+    Paused,
+    ProblemRegistered,
+    Record,
+    Resumed,
+    RunFinished,
+    RunResumed,
+    RunSettings,
+    RunStarted,
+    StopDecided,
+    VerificationFinished,
+    VerificationStarted,
+)
+from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from kernelevo_api.types import Language, Ratio
+
+__all__ = ["CandidateState", "RunState", "is_ours", "replay", "summary_of"]
+
+_IMPROVEMENT = 1.005
+"""Factor on the lower bound that counts as progress: the best of many noisy measurements always creeps a little."""
+_OURS = frozenset({Verdict.EVALUATOR_FAULT, Verdict.CANCELLED})
+
+
+def is_ours(evaluation: Evaluation) -> bool:
+    """Whether this outcome says nothing about the candidate."""
+    return evaluation.verdict in _OURS
+
+
+@dataclass(slots=True, kw_only=True)
+class CandidateState:
+    """One candidate and what was measured of it."""
+
+    proposed: CandidateProposed
+    order: int
+    """Place among the candidates, from 0."""
+    evaluations: dict[Effort, Evaluation] = field(default_factory=dict)
+    """The last of each effort; those that say nothing about the candidate are left out."""
+    faults: int = 0
+    """Evaluations that came to nothing through no fault of the candidate's."""
+    unevaluable: str = ""
+    """Why no evaluator takes it; empty otherwise."""
+    children: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.proposed.candidate_id
+
+    @property
+    def parent_id(self) -> str | None:
+        return self.proposed.parent_id
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The most thorough there is, as far as the search is concerned (verification is not)."""
+        return self.evaluations.get(Effort.FULL) or self.evaluations.get(Effort.SCREEN)
+
+    @property
+    def speedup(self) -> Ratio | None:
+        """Over the baseline, by the most thorough measurement; absent where it did not pass or was not timed."""
+        evaluation = self.evaluation
+        if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.timing is None:
+            return None
+        return evaluation.timing.speedup
+
+    @property
+    def failed(self) -> bool:
+        """It was evaluated and did not pass."""
+        return self.evaluation is not None and self.evaluation.verdict is not Verdict.PASSED
+
+    @property
+    def finalist(self) -> bool:
+        """It may be the end of the run: it passed on the device and was timed."""
+        evaluation = self.evaluation
+        return (
+            self.speedup is not None and evaluation is not None and evaluation.checked_on is not CheckedOn.INTERPRETER
+        )
+
+    @property
+    def low(self) -> float:
+        """Lower bound of the speedup; 0 where there is none."""
+        return self.speedup.low if self.speedup is not None else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """The run so far. Only `apply` changes it."""
+
+    started: RunStarted | None = None
+    settings: RunSettings = field(default_factory=RunSettings)
+    connected: EvaluatorsConnected | None = None
+    registered: ProblemRegistered | None = None
+    candidates: dict[str, CandidateState] = field(default_factory=dict)
+    by_normal_digest: dict[str, str] = field(default_factory=dict)
+    in_flight: dict[str, EvaluationStarted] = field(default_factory=dict)
+    """Evaluations sent and not finished, by request id."""
+    calls: dict[str, ModelCallStarted] = field(default_factory=dict)
+    """Model calls sent and not finished, by call id."""
+    attempts: Counter[tuple[str, Effort]] = field(default_factory=Counter)
+    """Requests sent for each candidate and effort."""
+    tuned_out: set[str] = field(default_factory=set)
+    seeds_taken: set[str] = field(default_factory=set)
+    """Source digests of the seeds that were proposed or found to be duplicates."""
+    duplicates: int = 0
+    usage: Usage = field(default_factory=Usage)
+    replies: int = 0
+    useless_replies: int = 0
+    """Replies without a candidate."""
+    replies_in_a_row_without_source: int = 0
+    calls_started: int = 0
+    actions: Counter[ActionKind] = field(default_factory=Counter)
+    last_action: ActionKind | None = None
+    """Of the last proposal that was no seed."""
+    improvements: list[tuple[int, str]] = field(default_factory=list)
+    """Evaluations done at that moment, and the candidate that then became the best."""
+    best_id: str | None = None
+    """Highest lower bound of the speedup."""
+    evaluated: int = 0
+    """Candidates of which anything was measured."""
+    model_evaluated: int = 0
+    """Of these, made by a model."""
+    tokens_at_improvement: int = 0
+    model_evaluated_at_improvement: int = 0
+    restarts_since_improvement: int = 0
+    refused: str = ""
+    """Why the model's endpoint will not serve us; empty otherwise."""
+    paused: str = ""
+    stop: StopDecided | None = None
+    verifying: VerificationStarted | None = None
+    verified: VerificationFinished | None = None
+    finished: RunFinished | None = None
+    last_sequence: int = 0
+    active_s: float = 0.0
+    """Time that processes worked on the run; time between an end and a resume is not counted."""
+    last_time: datetime | None = None
+
+    @property
+    def budget_left(self) -> int:
+        """Tokens neither spent nor reserved."""
+        reserved = sum(call.reserved_tokens for call in self.calls.values())
+        return self.settings.budget_tokens - self.usage.total_tokens - reserved
+
+    @property
+    def best(self) -> CandidateState | None:
+        return self.candidates[self.best_id] if self.best_id is not None else None
+
+    @property
+    def requests_in_flight(self) -> int:
+        return len(self.in_flight)
+
+    def is_in_flight(self, candidate_id: str, effort: Effort | None = None) -> bool:
+        """Whether an evaluation of it is under way."""
+        return any(
+            started.candidate_id == candidate_id and effort in (None, started.effort)
+            for started in self.in_flight.values()
+        )
+
+    def ranked(self) -> list[CandidateState]:
+        """Candidates that passed and were timed, highest lower bound of the speedup first."""
+        valid = [candidate for candidate in self.candidates.values() if candidate.speedup is not None]
+        return sorted(valid, key=lambda candidate: (-candidate.low, candidate.order))
+
+    def apply(self, record: Record) -> None:
+        """Fold one event in. Records come in the order of the log."""
+        if self.last_time is not None and not isinstance(record.event, RunResumed):
+            self.active_s += max(0.0, (record.time - self.last_time).total_seconds())
+        self.last_time = record.time
+        self.last_sequence = record.sequence
+        self._apply(record.event)
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self.started = event
+                self.settings = event.settings
+            case RunResumed():
+                self._resume(event)
+            case EvaluatorsConnected():
+                self.connected = event
+            case ProblemRegistered():
+                self.registered = event
+            case CandidateProposed():
+                self._propose(event)
+            case DuplicateSkipped():
+                self.duplicates += 1
+                self._acted(event.action, event.source_digest)
+            case NothingToTune():
+                self.tuned_out.add(event.parent_id)
+            case ModelCallStarted():
+                self.calls[event.call_id] = event
+                self.calls_started += 1
+                if event.action is ActionKind.RESTART:
+                    self.restarts_since_improvement += 1
+            case ModelCallFinished():
+                self.calls.pop(event.call_id, None)
+                self._charge(event.usage)
+                self.replies += 1
+                useless = event.source_digest is None
+                self.useless_replies += useless
+                self.replies_in_a_row_without_source = self.replies_in_a_row_without_source + 1 if useless else 0
+            case ModelCallFailed():
+                self.calls.pop(event.call_id, None)
+                if event.usage is not None:
+                    self._charge(event.usage)
+                if event.refused:
+                    self.refused = event.message
+            case EvaluationStarted():
+                self.in_flight[event.request_id] = event
+                self.attempts[event.candidate_id, event.effort] += 1
+            case EvaluationFinished():
+                self._evaluate(event)
+            case EvaluationFailed():
+                self.in_flight.pop(event.request_id, None)
+                self.candidates[event.candidate_id].unevaluable = event.message
+            case Paused():
+                self.paused = event.reason
+            case Resumed():
+                self.paused = ""
+            case StopDecided():
+                self.stop = event
+            case VerificationStarted():
+                self.verifying = event
+            case VerificationFinished():
+                self.verified = event
+            case RunFinished():
+                self.finished = event
+
+    def _resume(self, event: RunResumed) -> None:
+        self.paused = ""
+        self.refused = ""
+        if event.settings != self.settings:
+            # Asked for something else than what the run ended on: the search goes on from where it stands.
+            self.stop = self.verifying = self.verified = self.finished = None
+        self.settings = event.settings
+
+    def _propose(self, event: CandidateProposed) -> None:
+        self.candidates[event.candidate_id] = CandidateState(proposed=event, order=len(self.candidates))
+        self.by_normal_digest[event.normal_digest] = event.candidate_id
+        if event.parent_id is not None:
+            self.candidates[event.parent_id].children += 1
+        self._acted(event.action, event.source_digest)
+
+    def _acted(self, action: ActionKind, source_digest: str) -> None:
+        self.actions[action] += 1
+        if action is ActionKind.SEED:
+            self.seeds_taken.add(source_digest)
+        else:
+            self.last_action = action
+
+    def _charge(self, usage: Usage) -> None:
+        self.usage = Usage(
+            prompt_tokens=self.usage.prompt_tokens + usage.prompt_tokens,
+            completion_tokens=self.usage.completion_tokens + usage.completion_tokens,
+            reasoning_tokens=self.usage.reasoning_tokens + usage.reasoning_tokens,
+            estimated=self.usage.estimated or usage.estimated,
+        )
+
+    def _evaluate(self, event: EvaluationFinished) -> None:
+        started = self.in_flight.pop(event.request_id, None)
+        candidate = self.candidates[event.candidate_id]
+        effort = started.effort if started is not None else event.evaluation.effort or Effort.FULL
+        if is_ours(event.evaluation):
+            candidate.faults += 1
+            return
+        first = not candidate.evaluations
+        candidate.evaluations[effort] = event.evaluation
+        if first:
+            self.evaluated += 1
+            self.model_evaluated += candidate.proposed.call_id is not None
+        if effort is not Effort.FINAL:
+            self._find_best()
+
+    def _find_best(self) -> None:
+        ranked = self.ranked()
+        best_id = ranked[0].id if ranked else None
+        previous = self.best
+        if best_id is not None and (previous is None or ranked[0].low > previous.low * _IMPROVEMENT):
+            self.improvements.append((self.evaluated, best_id))
+            self.tokens_at_improvement = self.usage.total_tokens
+            self.model_evaluated_at_improvement = self.model_evaluated
+            self.restarts_since_improvement = 0
+        self.best_id = best_id
+
+    def ledger(self) -> tuple[IdeaOutcome, ...]:
+        """Every idea that was evaluated, oldest first, and what came of it."""
+        return tuple(
+            IdeaOutcome(
+                candidate_id=candidate.id,
+                parent_id=candidate.parent_id,
+                action=candidate.proposed.action,
+                idea=candidate.proposed.idea,
+                outcome=summary_of(candidate.evaluation),
+                speedup=candidate.speedup.value if candidate.speedup is not None else None,
+            )
+            for candidate in self.candidates.values()
+            if candidate.evaluation is not None
+        )
+
+    def view(self, candidate_id: str, source: str) -> CandidateView:
+        """The candidate as a proposer sees it."""
+        candidate = self.candidates[candidate_id]
+        evaluation = candidate.evaluation
+        language: Language | None = evaluation.language if evaluation is not None else candidate.proposed.language
+        return CandidateView(
+            id=candidate.id,
+            source=source,
+            idea=candidate.proposed.idea,
+            evaluation=evaluation,
+            language=language,
+        )
+
+
+def summary_of(evaluation: Evaluation | None) -> str:
+    """An evaluation in a few words."""
+    if evaluation is None:
+        return "not evaluated"
+    if evaluation.verdict is Verdict.PASSED:
+        timing = evaluation.timing
+        if timing is None or timing.speedup is None:
+            return "passed, not timed"
+        ratio = timing.speedup
+        bound = ", stopped at the bound" if timing.stopped_at_bound else ""
+        return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]{bound}"
+    first_line = evaluation.message.strip().splitlines()[0] if evaluation.message.strip() else ""
+    return f"{evaluation.verdict.value}: {first_line}" if first_line else evaluation.verdict.value
+
+
+def replay(records: Iterable[Record]) -> RunState:
+    """The state that a log comes to."""
+    state = RunState()
+    for record in records:
+        state.apply(record)
+    return state

@@ -1,0 +1,1 @@
+"""Tuning without a model: finding parameters in a source, and searching their values."""
