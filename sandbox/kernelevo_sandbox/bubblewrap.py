@@ -38,14 +38,12 @@ from kernelevo_sandbox.contract import (
     SandboxSpec,
     SandboxUnavailable,
 )
-from kernelevo_sandbox.spawning import Cell, Launcher, Request, memory_file
 from kernelevo_sandbox.plumbing import check, discard, pipe, rlimits
+from kernelevo_sandbox.spawning import Cell, Launcher, Request, memory_file
 from kernelevo_sandbox.supervision import StatusPipe, SupervisedProcess
 from kernelevo_sandbox.watchdog import ProcTree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kernelevo_sandbox.contract import SandboxProcess
     from kernelevo_sandbox.trees import Tree
 
@@ -104,7 +102,7 @@ def find_bwrap() -> Path:
             if (
                 found
                 and tuple(map(int, found.groups())) >= _LEAST_VERSION
-                and not os.stat(system).st_mode & stat.S_ISUID
+                and not Path(system).stat().st_mode & stat.S_ISUID
             ):
                 return Path(system)
     try:
@@ -210,7 +208,7 @@ class BubblewrapSandbox(Sandbox):
         if self._closed:
             raise SandboxBroken("this sandbox backend was closed")
         check(spec)
-        identity = await self._identity(spec)
+        identity = await self.identity(spec)
         uid = self._uids.take() if identity is not Identity.SAME else None
         try:
             started = time.monotonic()
@@ -220,6 +218,8 @@ class BubblewrapSandbox(Sandbox):
             except BaseException:
                 await discard(cell, tree)
                 raise
+            finally:
+                self._prepare_spare()
         except BaseException:
             if uid is not None:
                 self._uids.give_back(uid)
@@ -248,16 +248,18 @@ class BubblewrapSandbox(Sandbox):
 
     async def _cell(self) -> tuple[Cell, Tree]:
         spare, self._spare = self._spare, None
-        try:
-            if spare is not None:
-                cell, tree = await spare
-                if not cell.exit.done():
-                    return cell, tree
-                await discard(cell, tree)
-            return await self._new_cell()
-        finally:
-            if self._keep_spare and self._spare is None and not self._closed:
-                self._spare = asyncio.create_task(self._new_cell(), name="sandbox spare")
+        if spare is not None:
+            cell, tree = await spare
+            if not cell.exit.done():
+                return cell, tree
+            await discard(cell, tree)
+        return await self._new_cell()
+
+    def _prepare_spare(self) -> None:
+        if self._keep_spare and self._spare is None and not self._closed:
+            self._spare = asyncio.create_task(self._new_cell(), name="sandbox spare")
+            # Whoever takes it sees its failure; nobody may.
+            self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _new_cell(self) -> tuple[Cell, Tree]:
         layout = self.layout
@@ -270,7 +272,12 @@ class BubblewrapSandbox(Sandbox):
 
     # Who the program is.
 
-    async def _identity(self, spec: SandboxSpec) -> Identity:
+    async def identity(self, spec: SandboxSpec) -> Identity:
+        """Who the program of `spec` would be, outside.
+
+        Raises:
+            SandboxUnavailable: nobody harmless; says why.
+        """
         if os.geteuid() != 0:
             if (refusal := await self._refusal(Identity.SAME)) is not None:
                 raise SandboxUnavailable(
@@ -325,6 +332,7 @@ class BubblewrapSandbox(Sandbox):
             self._filter = seccomp.program()
         limits = spec.limits
         tree.apply(replace(limits, processes=limits.processes + _OWN_PROCESSES), spec.cpus)
+        tree.attach(cell.pid, None)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as read_ends:
             stdout, stdout_end = pipe(ours, read_ends)
             stderr, stderr_end = pipe(ours, read_ends)
@@ -355,10 +363,7 @@ class BubblewrapSandbox(Sandbox):
                 # Empty: bubblewrap's own environment is readable inside, as that of the namespace's first process.
                 env={},
                 fds=fds,
-                # Processes are counted over all of a uid's, so only for one that is this sandbox's alone.
-                rlimits=rlimits(
-                    limits, processes=None if identity is Identity.SAME else limits.processes + _OWN_PROCESSES
-                ),
+                rlimits=rlimits(limits, processes=_counted(limits, identity)),
                 cpus=spec.cpus,
                 nice=spec.nice,
                 uid=uid if identity is Identity.DROPPED else None,
@@ -409,7 +414,7 @@ class BubblewrapSandbox(Sandbox):
         for name, value in spec.env.items():
             options += ["--setenv", name, value]
         size = str(max(spec.limits.tmpfs_bytes, 4096))
-        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]  # noqa: S108  the sandbox's own
+        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
         for place in _SYSTEM:
             path = Path(place)
             if path.is_symlink():
@@ -427,12 +432,12 @@ class BubblewrapSandbox(Sandbox):
             options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
         for link, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
             options += ["--symlink", f"/proc/self/{target}", f"/dev/{link}"]
-        options += ["--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
-        made = {"/", "/tmp", "/etc", "/proc", "/dev", "/dev/shm", *_SYSTEM}  # noqa: S108
+        options += ["--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        made = {"/", "/tmp", "/etc", "/proc", "/dev", "/dev/shm", *_SYSTEM}
         for place in _SYSFS:
             options += [*_parents(place, made), "--ro-bind-try", place, place]
         options += _mount_options(spec.mounts, made)
-        options += ["--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+        options += ["--remount-ro", "/", "--chdir", "/tmp"]
         return options
 
 
@@ -449,6 +454,13 @@ _USERNS_REMEDY = (
     "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, and on "
     "Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 or a profile for bwrap), or run the evaluator as root"
 )
+
+
+def _counted(limits: Limits, identity: Identity) -> int | None:
+    """RLIMIT_NPROC, which counts all processes of a uid: only for one that is this sandbox's alone."""
+    if identity is Identity.SAME:
+        return None
+    return limits.processes + (_OWN_PROCESSES if identity is Identity.DROPPED else 0)
 
 
 class _Numbers:

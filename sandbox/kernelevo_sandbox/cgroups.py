@@ -233,9 +233,9 @@ class CgroupTree(Tree):
         # Opened once: freezing happens around timed blocks, and must cost no path look-ups.
         self._freezer: int | None = None
         if (freezer := self._dirs.get("freezer")) is not None:
-            file = freezer / ("cgroup.freeze" if self._v2 else "freezer.state")
+            state = freezer / ("cgroup.freeze" if self._v2 else "freezer.state")
             with contextlib.suppress(OSError):
-                self._freezer = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+                self._freezer = os.open(state, os.O_RDWR | os.O_CLOEXEC)
         self._events = os.open(self._dirs["memory"] / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC) if self._v2 else -1
 
     def _folders(self) -> list[Path]:

@@ -15,6 +15,8 @@ class Evidence:
 
     killed_for: EndKind | None = None
     """Why the backend itself ended the tree, if it did; the first reason counts."""
+    killed_detail: str = ""
+    """More about that, where the kind alone does not say it."""
     oom_kills: int = 0
     """Processes that the kernel killed at the cgroup's memory limit."""
     outer_status: int | None = None
@@ -62,7 +64,8 @@ def classify(evidence: Evidence) -> Classified:
         detail = f"the kernel killed {evidence.oom_kills} of its processes at the memory limit"
         return Classified(kind=EndKind.OUT_OF_MEMORY, detail=detail)
     if evidence.killed_for is not None:
-        return Classified(kind=evidence.killed_for, detail=_KILL_DETAILS.get(evidence.killed_for, ""))
+        detail = evidence.killed_detail or _KILL_DETAILS.get(evidence.killed_for, "")
+        return Classified(kind=evidence.killed_for, detail=detail)
     if evidence.direct_status is not None:
         status = evidence.direct_status
         if os.WIFSIGNALED(status):

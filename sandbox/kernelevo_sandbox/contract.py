@@ -64,7 +64,8 @@ class Mount:
 class SandboxSpec:
     """One process to run in isolation.
 
-    `env` is the whole environment: nothing is inherited. `fds` maps the number inside to the caller's descriptor; no other
+    `argv[0]` is an absolute path inside. `env` is the whole environment: nothing is inherited (a backend may add PWD, the
+    working folder, which is /tmp where that is private). `fds` maps the number inside to the caller's descriptor; no other
     descriptor crosses, except a stdin at end-of-file, and stdout and stderr, which the backend captures.
     """
 

@@ -30,6 +30,7 @@ import select
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
@@ -121,7 +122,7 @@ def _restrict(request: dict[str, Any]) -> None:
 
 def _execute(request: dict[str, Any], errors: socket.socket) -> NoReturn:
     try:
-        os.execve(request["argv"][0], request["argv"], request["env"])
+        os.execve(request["argv"][0], request["argv"], request["env"])  # noqa: S606
     except OSError as failure:
         _send(errors, {"error": f"{request['argv'][0]}: {failure.strerror}"})
     os._exit(127)
@@ -130,10 +131,11 @@ def _execute(request: dict[str, Any], errors: socket.socket) -> NoReturn:
 def _children() -> list[int]:
     """From the parents in /proc: not every kernel lists a process's children."""
     found = []
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc"):  # noqa: PTH208  names, not paths
         if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
-                if int(stat.read().rpartition(b")")[2].split()[1]) == os.getpid():
+            with contextlib.suppress(OSError):
+                stat = Path(f"/proc/{name}/stat").read_bytes()
+                if int(stat.rpartition(b")")[2].split()[1]) == os.getpid():
                     found.append(int(name))
     return found
 
@@ -225,11 +227,11 @@ def main() -> None:
     thaw: dict[int, list[str]] = {}
     try:
         while True:
-            readable, _, _ = select.select([control, wake_read], [], [])
+            readable, _, _ = select.select([control.fileno(), wake_read], [], [])
             if wake_read in readable:
                 os.read(wake_read, 4096)
                 _reap(control, cells, thaw)
-            if control in readable:
+            if control.fileno() in readable:
                 message, fds = _receive(control)
                 if not message:
                     break
@@ -250,8 +252,8 @@ def main() -> None:
                 os.kill(pid, signal.SIGTERM)
         for paths in thaw.values():
             for path in paths:
-                with contextlib.suppress(OSError), open(path, "w") as state:
-                    state.write("THAWED")
+                with contextlib.suppress(OSError):
+                    Path(path).write_text("THAWED")
 
 
 def _reap(control: socket.socket, cells: dict[int, int], thaw: dict[int, list[str]]) -> None:

@@ -229,6 +229,11 @@ def _send(sock: socket.socket, message: bytes, fds: Sequence[int]) -> None:
     sock.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())])
 
 
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 async def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     """One packet and its descriptors; an empty one when the other end has closed."""
     loop = asyncio.get_running_loop()
@@ -238,7 +243,7 @@ async def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
             message, ancillary, _, _ = sock.recvmsg(_PACKET, socket.CMSG_LEN(4 * size))
         except BlockingIOError:
             readable: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(sock.fileno(), lambda future: future.done() or future.set_result(None), readable)
+            loop.add_reader(sock.fileno(), _settle, readable)
             try:
                 await readable
             finally:

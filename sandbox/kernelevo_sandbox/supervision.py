@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kernelevo_sandbox.capture import Capture
 from kernelevo_sandbox.classify import Evidence, classify
-from kernelevo_sandbox.contract import EndKind, Ending, SandboxBroken, SandboxProcess
+from kernelevo_sandbox.contract import Ending, EndKind, SandboxBroken, SandboxProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,9 @@ class SupervisedProcess(SandboxProcess):
         self._frozen_seconds = 0.0
         self._wanted_frozen = False
         self._killed_for: EndKind | None = None
+        self._killed_detail = ""
         self._wake = asyncio.Event()
+        cell.exit.add_done_callback(lambda _: self._wake.set())
         self._usage: Usage = tree.usage()
         self._stdout = Capture(stdout, self._output_grew)
         self._stderr = Capture(stderr, self._output_grew)
@@ -185,9 +187,10 @@ class SupervisedProcess(SandboxProcess):
         if self._stdout.total + self._stderr.total > self._limits.output_bytes:
             self._kill(EndKind.OUTPUT_LIMIT)
 
-    def _kill(self, reason: EndKind) -> None:
+    def _kill(self, reason: EndKind, detail: str = "") -> None:
         if self._stopping:
             return
+        self._killed_detail = detail
         self._killed_for = reason
         self._kill_tree()
         self._wake.set()
@@ -225,11 +228,9 @@ class SupervisedProcess(SandboxProcess):
         limit = self._limits.wall_seconds
         if limit is not None and self._frozen_at is None:
             poll = min(poll, max(limit - self._running_seconds(), 0.001))
-        woken = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait([woken, self._cell.exit], timeout=poll, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(poll):
+                await self._wake.wait()
 
     def _check_limits(self) -> None:
         limits = self._limits
@@ -246,7 +247,7 @@ class SupervisedProcess(SandboxProcess):
             self._kill(EndKind.OUT_OF_MEMORY)
         elif not self._tree.processes_held_by_kernel and (usage.processes or 0) > 2 * limits.processes:
             # Nothing refuses the fork here: the bomb is ended instead, with room for what a poll cannot see in time.
-            self._kill(EndKind.KILLED)
+            self._kill(EndKind.KILLED, f"had {usage.processes} processes where {limits.processes} are allowed")
 
     async def _finish(self) -> Ending:
         deadline = time.monotonic() + _DEATH_SECONDS
@@ -274,6 +275,7 @@ class SupervisedProcess(SandboxProcess):
         classified = classify(
             Evidence(
                 killed_for=self._killed_for,
+                killed_detail=self._killed_detail,
                 oom_kills=usage.oom_kills,
                 outer_status=exit_.status,
                 direct_status=self._status.get("wait-status"),

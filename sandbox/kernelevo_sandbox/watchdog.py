@@ -43,7 +43,7 @@ def start_time(pid: int) -> int | None:
 def _children(pid: int) -> list[int]:
     found = []
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  names, not paths
             with contextlib.suppress(OSError):
                 found += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_bytes().split()]
     except OSError:
@@ -58,7 +58,7 @@ def _children_listed() -> bool:
 
 def _all_parents() -> dict[int, list[int]]:
     tree: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit() and (fields := _stat(int(name))) is not None:
             tree.setdefault(int(fields[1]), []).append(int(name))
     return tree
@@ -185,7 +185,7 @@ class ProcTree(Tree):
 
 def _stopped(pid: int) -> bool:
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")
+        tasks = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
     except OSError:
         return True
     for task in tasks:
