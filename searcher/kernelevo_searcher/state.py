@@ -46,7 +46,7 @@ __all__ = ["CandidateState", "RunState", "is_ours", "replay", "summary_of"]
 
 _IMPROVEMENT = 1.005
 """Factor on the lower bound that counts as progress: the best of many noisy measurements always creeps a little."""
-_OURS = frozenset({Verdict.EVALUATOR_FAULT, Verdict.CANCELLED})
+_OURS = frozenset({Verdict.EVALUATOR_FAULT, Verdict.CANCELLED, Verdict.PROBLEM_FAULT})
 
 
 def is_ours(evaluation: Evaluation) -> bool:
@@ -126,6 +126,8 @@ class RunState:
     attempts: Counter[tuple[str, Effort]] = field(default_factory=Counter)
     """Requests sent for each candidate and effort."""
     tuned_out: set[str] = field(default_factory=set)
+    fixes_given_up: set[str] = field(default_factory=set)
+    """Failed candidates whose repair brought nothing new."""
     seeds_taken: set[str] = field(default_factory=set)
     """Source digests of the seeds that were proposed or found to be duplicates."""
     duplicates: int = 0
@@ -210,6 +212,8 @@ class RunState:
                 self._propose(event)
             case DuplicateSkipped():
                 self.duplicates += 1
+                if event.action is ActionKind.FIX and event.parent_id is not None:
+                    self.fixes_given_up.add(event.parent_id)
                 self._acted(event.action, event.source_digest)
             case NothingToTune():
                 self.tuned_out.add(event.parent_id)
@@ -219,7 +223,9 @@ class RunState:
                 if event.action is ActionKind.RESTART:
                     self.restarts_since_improvement += 1
             case ModelCallFinished():
-                self.calls.pop(event.call_id, None)
+                call = self.calls.pop(event.call_id, None)
+                if call is not None and call.action is ActionKind.FIX and call.parent_id and not event.source_digest:
+                    self.fixes_given_up.add(call.parent_id)
                 self._charge(event.usage)
                 self.replies += 1
                 useless = event.source_digest is None
