@@ -14,6 +14,8 @@ class Model(nn.Module):
     def __init__(self, features):
         super().__init__()
         self.norm = nn.LayerNorm(features)
+        nn.init.uniform_(self.norm.weight, 0.5, 1.5)
+        nn.init.normal_(self.norm.bias)
 
     def forward(self, x):
         """x: (batch_size, features) -> the same shape."""

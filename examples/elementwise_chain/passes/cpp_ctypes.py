@@ -44,7 +44,15 @@ extern "C" void chain(const float* x, const float* bias, const float* gate, cons
 """
 
 # What lets the compiler turn the clamps into min and max and vectorise the loop. Not -ffast-math: it would undo the rounding.
-FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-trapping-math", "-fno-math-errno", "-ffinite-math-only", "-fno-signed-zeros"]
+FLAGS = [
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-fno-trapping-math",
+    "-fno-math-errno",
+    "-ffinite-math-only",
+    "-fno-signed-zeros",
+]
 lib = ctypes.CDLL(
     load_inline(
         name="chain",

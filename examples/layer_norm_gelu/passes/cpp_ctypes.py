@@ -51,7 +51,15 @@ extern "C" void layer_norm_gelu(const float* x, const float* weight, const float
 """
 
 # What lets the compiler turn the clamps into min and max and vectorise the loop. Not -ffast-math: it would undo the rounding.
-FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-trapping-math", "-fno-math-errno", "-ffinite-math-only", "-fno-signed-zeros"]
+FLAGS = [
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-fno-trapping-math",
+    "-fno-math-errno",
+    "-ffinite-math-only",
+    "-fno-signed-zeros",
+]
 lib = ctypes.CDLL(
     load_inline(
         name="layer_norm_gelu",

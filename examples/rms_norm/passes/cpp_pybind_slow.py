@@ -32,7 +32,12 @@ torch::Tensor rms_norm(torch::Tensor x, torch::Tensor weight, double eps) {
 }
 """
 
-module = load_inline(name="rms_norm_pybind", cpp_sources=SOURCE, functions=["rms_norm"], extra_cflags=["-O3", "-march=native", "-fopenmp"])
+module = load_inline(
+    name="rms_norm_pybind",
+    cpp_sources=SOURCE,
+    functions=["rms_norm"],
+    extra_cflags=["-O3", "-march=native", "-fopenmp"],
+)
 
 
 class ModelNew(nn.Module):

@@ -45,7 +45,15 @@ extern "C" void softmax(const float* x, float* y, long rows, long cols) {
 """
 
 # What lets the compiler turn the clamps into min and max and vectorise the loop. Not -ffast-math: it would undo the rounding.
-FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-trapping-math", "-fno-math-errno", "-ffinite-math-only", "-fno-signed-zeros"]
+FLAGS = [
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-fno-trapping-math",
+    "-fno-math-errno",
+    "-ffinite-math-only",
+    "-fno-signed-zeros",
+]
 lib = ctypes.CDLL(
     load_inline(
         name="softmax",

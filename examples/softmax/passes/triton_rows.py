@@ -23,5 +23,7 @@ class ModelNew(nn.Module):
         y = torch.empty_like(x)
         rows, cols = x.shape
         block = 16
-        softmax_rows[(triton.cdiv(rows, block),)](x, y, rows, cols, ROWS=block, COLS=triton.next_power_of_2(cols), num_warps=8)
+        softmax_rows[(triton.cdiv(rows, block),)](
+            x, y, rows, cols, ROWS=block, COLS=triton.next_power_of_2(cols), num_warps=8
+        )
         return y

@@ -1,0 +1,17 @@
+# expect: CRASHED
+# Leaves with success in the middle of a call.
+
+import os
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features, limit):
+        super().__init__()
+        self.limit = limit
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x, gate, residual):
+        os._exit(0)

@@ -1,0 +1,14 @@
+# expect: OUTPUT_MISMATCH
+# Forgets the activation.
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.LayerNorm(features)
+
+    def forward(self, x):
+        return self.norm(x)

@@ -1,0 +1,15 @@
+# expect: INPUT_MUTATED
+# The right answer, but its caller's tensor is gone.
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features, eps):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x):
+        return x.mul_(torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + self.eps)).mul_(self.weight)
