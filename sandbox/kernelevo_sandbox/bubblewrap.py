@@ -228,7 +228,7 @@ class BubblewrapSandbox(Sandbox):
     async def probe(self) -> tuple[Guarantee, ...]:
         from kernelevo_sandbox.probes import probe
 
-        return await probe(self)
+        return await probe(self, interpreter_mounts())
 
     async def sweep(self) -> int:
         return await asyncio.to_thread(cgroups.sweep) if self._use_cgroups else 0
@@ -249,10 +249,12 @@ class BubblewrapSandbox(Sandbox):
     async def _cell(self) -> tuple[Cell, Tree]:
         spare, self._spare = self._spare, None
         if spare is not None:
-            cell, tree = await spare
-            if not cell.exit.done():
-                return cell, tree
-            await discard(cell, tree)
+            # A spare that failed, or whose launcher died meanwhile, says nothing about the next one.
+            with contextlib.suppress(SandboxBroken):
+                cell, tree = await spare
+                if not cell.exit.done():
+                    return cell, tree
+                await discard(cell, tree)
         return await self._new_cell()
 
     def _prepare_spare(self) -> None:

@@ -90,7 +90,7 @@ class NoSandbox(Sandbox):
     async def probe(self) -> tuple[Guarantee, ...]:
         from kernelevo_sandbox.probes import probe
 
-        return await probe(self)
+        return await probe(self, ())
 
     async def sweep(self) -> int:
         """Nothing: processes end with the launcher, and nothing else is left behind."""

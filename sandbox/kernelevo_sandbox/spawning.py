@@ -142,13 +142,15 @@ class Launcher:
             return Cell(id=number, pid=body["pid"], pidfd=fds[0], sock=ours, exit=exited)
         except BaseException as failure:
             ours.close()
-            if isinstance(failure, OSError):
+            self._exits.pop(number, None)
+            if isinstance(failure, OSError):  # TimeoutError is one
                 raise SandboxBroken(f"the launcher does not answer: {failure}") from failure
             raise
 
     def _ensure(self) -> socket.socket:
-        if self._control is not None:
+        if self._control is not None and self._process is not None and self._process.poll() is None:
             return self._control
+        self._lost()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(

@@ -1,0 +1,244 @@
+"""What outlives whom: sweeping, a killed evaluator, a killed launcher, spares, and what a start refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernelevo_sandbox import (
+    BubblewrapSandbox,
+    EndKind,
+    Limits,
+    Mount,
+    NoSandbox,
+    SandboxBroken,
+    SandboxSpec,
+    SandboxUnavailable,
+    cgroups,
+    interpreter_mounts,
+    open_sandbox,
+)
+from kernelevo_sandbox.bubblewrap import readable_by_others
+from kernelevo_sandbox.conformance import Kit
+from kernelevo_sandbox.supervision import SupervisedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[Kit]:
+    sandbox = BubblewrapSandbox()
+    try:
+        yield Kit(sandbox=sandbox, mounts=interpreter_mounts())
+    finally:
+        await sandbox.close()
+
+
+def groups_of(pid: int) -> list[Path]:
+    places = Path("/sys/fs/cgroup").rglob(f"kernelevo-n*-p{pid}-t*") if Path("/sys/fs/cgroup").exists() else []
+    return list(places)
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(b") ")[2][:1] not in (b"Z", b"X")
+
+
+_EVALUATOR = """
+import asyncio, json, sys
+from kernelevo_sandbox import *
+async def main():
+    sandbox = open_sandbox(sys.argv[1])
+    spec = SandboxSpec(argv=("/bin/sleep", "600"), env={}, limits=Limits(memory_bytes=64 << 20))
+    process = await sandbox.start(spec)
+    frozen = await sandbox.start(spec)
+    await frozen.freeze()
+    print(json.dumps([p.init_pid or p.pid for p in (process, frozen)]), flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "none"])
+async def test_nothing_survives_a_killed_evaluator(backend: str) -> None:
+    path = str(Path(cgroups.__file__).parent.parent)
+    evaluator = subprocess.Popen(
+        [sys.executable, "-c", _EVALUATOR, backend],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    with evaluator:
+        assert evaluator.stdout is not None
+        pids = json.loads(await asyncio.to_thread(evaluator.stdout.readline))
+        assert all(map(alive, pids))
+        sandbox = BubblewrapSandbox()
+        if backend == "bubblewrap" and sandbox.layout.version is not None:
+            # While it lives, its groups are nobody else's to remove.
+            held = len(groups_of(evaluator.pid))
+            assert held > 0
+            await sandbox.sweep()
+            assert len(groups_of(evaluator.pid)) == held
+        evaluator.kill()
+        evaluator.wait()
+        deadline = time.monotonic() + 10
+        while any(map(alive, pids)):
+            assert time.monotonic() < deadline, "processes outlived the evaluator"
+            await asyncio.sleep(0.02)
+        await sandbox.sweep()
+        assert groups_of(evaluator.pid) == []
+        assert await sandbox.sweep() == 0
+        await sandbox.close()
+
+
+async def test_a_killed_launcher_is_our_fault_and_replaced(kit: Kit) -> None:
+    process = await kit.sandbox.start(kit.spec("import time; time.sleep(600)"))
+    assert isinstance(process, SupervisedProcess)
+    init = process.init_pid
+    launcher = int(Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b") ")[2].split()[1])
+    os.kill(launcher, signal.SIGKILL)
+    with pytest.raises(SandboxBroken, match="launcher died"):
+        await process.wait()
+    assert init is not None and not alive(init)
+    assert (await kit.run("print(1)")).exit_code == 0
+
+
+async def test_a_killed_monitor_is_our_fault(kit: Kit) -> None:
+    process = await kit.sandbox.start(kit.spec("import time; time.sleep(600)"))
+    assert isinstance(process, SupervisedProcess)
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(SandboxBroken, match="signal 9"):
+        await process.wait()
+    assert process.init_pid is not None and not alive(process.init_pid)
+
+
+async def test_control_groups_are_gone_after_the_end(kit: Kit) -> None:
+    await asyncio.gather(*(kit.run("print(1)") for _ in range(3)))
+    await kit.sandbox.close()
+    assert groups_of(os.getpid()) == []
+
+
+async def test_descriptors_do_not_leak(kit: Kit) -> None:
+    await kit.run("print(1)")
+    await asyncio.sleep(0.2)  # until the spare stands
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        await kit.run("print(1)")
+        process = await kit.sandbox.start(kit.spec("import time; time.sleep(60)"))
+        await process.kill()
+    await asyncio.sleep(0.2)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+async def test_uids_are_distinct_and_given_back(kit: Kit) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user has one uid")
+    other = Kit(sandbox=BubblewrapSandbox(), mounts=interpreter_mounts())
+    try:
+        code = "import os; print(os.getuid())"
+        endings = await asyncio.gather(*(each.run(code) for each in (kit, other) for _ in range(4)))
+        uids = {int(ending.stdout.text()) for ending in endings}
+        assert len(uids) == 8 and min(uids) > 100_000
+    finally:
+        await other.sandbox.close()
+
+
+async def test_a_start_refuses_what_cannot_be(kit: Kit) -> None:
+    spec = kit.spec("pass")
+    for wrong in (
+        replace(spec, argv=()),
+        replace(spec, argv=("python3",)),
+        replace(spec, label="No Good"),
+        replace(spec, fds={1: 0}),
+        replace(spec, env={"A": "b\0c"}),
+        replace(spec, mounts=(Mount(source=Path("/nowhere/at/all"), target="/x"),)),
+        replace(spec, mounts=(Mount(source=Path("/usr"), target="relative"),)),
+    ):
+        with pytest.raises(SandboxBroken):
+            await kit.sandbox.start(wrong)
+    assert (await kit.run("print(1)")).exit_code == 0
+
+
+async def test_mounts_nest(kit: Kit, tmp_path: Path) -> None:
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    (tmp_path / "outer" / "inner" / "file").write_text("outer")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("other")
+    for place in (tmp_path, *tmp_path.parents):
+        if str(place).startswith("/tmp/pytest"):
+            place.chmod(place.stat().st_mode | 0o055)
+    outer = Mount(source=tmp_path / "outer", target="/data/outer")
+    code = "print(json.dumps([open(p + '/file').read() for p in ('/data/outer/inner', '/data/single')]))"
+    mounts = (
+        Mount(source=tmp_path / "other", target="/data/outer/inner"),
+        Mount(source=tmp_path / "other" / "file", target="/data/single/file"),
+        outer,
+        Mount(source=tmp_path / "outer", target=str(tmp_path / "outer")),
+        Mount(source=tmp_path / "outer" / "inner", target=str(tmp_path / "outer" / "inner")),
+    )
+    assert await kit.report(code, mounts=mounts) == ["other", "other"]
+
+
+async def test_what_a_program_needs_of_a_system(kit: Kit) -> None:
+    code = (
+        "import pwd, socket, multiprocessing\n"
+        "lock = multiprocessing.Lock()\n"  # a POSIX semaphore in /dev/shm
+        "open('/dev/null', 'w').write('x'); os.urandom(4); open('/proc/cpuinfo').read()\n"
+        "print(json.dumps([pwd.getpwuid(os.getuid()).pw_name, socket.gethostname(), os.getcwd()]))"
+    )
+    assert await kit.report(code) == ["sandbox", "sandbox", "/tmp"]
+
+
+async def test_a_compiler_runs(kit: Kit) -> None:
+    if not Path("/usr/bin/g++").exists():
+        pytest.skip("no g++")
+    script = "cd /tmp && echo 'int main() { return 42; }' > a.cpp && g++ -O1 -o a a.cpp && ./a"
+    spec = SandboxSpec(
+        argv=("/bin/sh", "-c", script),
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"},
+        limits=Limits(memory_bytes=512 << 20, wall_seconds=60),
+    )
+    ending = await (await kit.sandbox.start(spec)).wait()
+    assert (ending.kind, ending.exit_code) == (EndKind.EXITED, 42), ending
+
+
+async def test_probe_tells_the_backends_apart() -> None:
+    for name, isolates in (("bubblewrap", True), ("none", False)):
+        sandbox = open_sandbox(name)
+        try:
+            began = time.monotonic()
+            found = {guarantee.name: guarantee for guarantee in await sandbox.probe()}
+            assert time.monotonic() - began < 10
+        finally:
+            await sandbox.close()
+        assert all(guarantee.evidence for guarantee in found.values())
+        missing = [guarantee for guarantee in found.values() if guarantee.essential and not guarantee.holds]
+        assert all(guarantee.remedy for guarantee in missing)
+        assert (not missing) is isolates, missing
+        for always in ("memory_limit", "output_limit", "freeze", "tree_death", "wall_limit"):
+            assert found[always].holds, found[always]
+
+
+async def test_names() -> None:
+    assert isinstance(open_sandbox("none"), NoSandbox)
+    with pytest.raises(SandboxUnavailable, match="bubblewrap, none"):
+        open_sandbox("chroot")
+
+
+def test_readable_by_others(tmp_path: Path) -> None:
+    assert readable_by_others(Path("/usr"))
+    assert not readable_by_others(tmp_path)  # pytest keeps it to its user
+    assert not readable_by_others(Path("/nowhere"))
