@@ -1,0 +1,122 @@
+"""What tests of the whole system share: one evaluator that serves for the session, as its own process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = Path(sys.executable).parent
+START_SECONDS = 120
+STOP_SECONDS = 90
+_PR_SET_CHILD_SUBREAPER = 36
+
+# Shorter than the defaults, so that what hangs costs the tests little; a build with torch's headers needs its minute.
+LIMITS = {"BUILD_TIME_S": "240", "PREPARE_TIME_S": "20", "CHECK_TIME_S": "30", "RUN_TIME_S": "60"}
+
+
+@dataclass(frozen=True)
+class ServedEvaluator:
+    """A running `kernelevo-evaluator serve`."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def descendants(self) -> list[int]:
+        """Processes that it started, and theirs."""
+        found, waiting = [], [self.process.pid]
+        while waiting:
+            below = children(waiting.pop())
+            found += below
+            waiting += below
+        return found
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def children(pid: int) -> list[int]:
+    """Children of a process, of all its threads; none where it is gone."""
+    found = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    except OSError:
+        pass
+    return found
+
+
+@pytest.fixture(scope="session")
+def served_evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedEvaluator]:
+    """One evaluator for the session. When it has ended, nothing that it started may be left."""
+    if sys.platform != "linux":
+        pytest.skip("the evaluator runs on Linux")
+    folder = tmp_path_factory.mktemp("evaluator")
+    address = f"unix:{folder / 'e.sock'}"
+    log = folder / "log"
+    variables = {"STATE_DIR": str(folder / "state"), "LISTEN": address, "LOG_FORMAT": "console", **LIMITS}
+    environment = os.environ | {f"KERNELEVO_EVALUATOR_{name}": value for name, value in variables.items()}
+    # Orphans of the evaluator come to this process instead of to init, and so can be counted.
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = set(children(os.getpid()))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [SCRIPTS / "kernelevo-evaluator", "serve"], stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+    served = ServedEvaluator(address, process, log)
+    try:
+        _wait_until_ready(served)
+        yield served
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            code = None
+        left = set(children(os.getpid())) - before
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert code == 0, f"the evaluator ended with {code} after SIGTERM:\n{served.log_tail()}"
+    assert not left, f"{len(left)} processes outlived the evaluator:\n{served.log_tail()}"
+
+
+@pytest.fixture(scope="session")
+def evaluator_address(served_evaluator: ServedEvaluator) -> str:
+    """Where the session's evaluator listens, as `--evaluator` takes it."""
+    return served_evaluator.address
+
+
+def _wait_until_ready(served: ServedEvaluator) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    with grpc.insecure_channel(served.address) as channel:
+        ready = grpc.channel_ready_future(channel)
+        while True:
+            try:
+                ready.result(timeout=1)
+                return
+            except grpc.FutureTimeoutError:
+                pass
+            if served.process.poll() is not None:
+                pytest.fail(f"the evaluator ended with {served.process.returncode}:\n{served.log_tail()}")
+            if time.monotonic() > deadline:
+                pytest.fail(f"the evaluator was not ready after {START_SECONDS} s:\n{served.log_tail()}")
