@@ -493,6 +493,7 @@ class Engine:
             baseline=self.state.settings.baseline,
             bound_speedup=started.bound_speedup,
             device=self._pool.device,
+            client_id=f"kernelevo-{self._started.run_id[:8]}",
             accept_refused_problem=self.state.settings.accept_refused_problem,
             # A verification answered from a store would verify nothing.
             fresh=started.effort is Effort.FINAL,

@@ -1,0 +1,346 @@
+"""What a run shows while it goes on: a live status on a terminal, plain lines in a pipe.
+
+Texts that come from candidates, models and evaluators pass through `plain`, so that none of them can command a terminal.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from kernelevo_api.types import Effort, Evaluation, Progress, Ratio, Verdict
+from kernelevo_searcher.events import (
+    CandidateProposed,
+    EvaluationFailed,
+    EvaluationFinished,
+    EvaluatorsConnected,
+    ModelCallFailed,
+    ModelCallFinished,
+    Paused,
+    ProblemRegistered,
+    Record,
+    Resumed,
+    RunResumed,
+    RunStarted,
+    StopDecided,
+    VerificationStarted,
+)
+from kernelevo_searcher.proposers import ReplyOutcome
+from kernelevo_searcher.state import is_ours, summary_of
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from kernelevo_searcher.state import RunState
+
+__all__ = ["Display", "describe_evaluation", "line_of", "open_display", "plain", "ratio_text"]
+
+_LONGEST_IDEA = 80
+_EXCERPT_LINES = 12
+
+
+def plain(text: str) -> str:
+    """The text without control characters, save line ends and tabs."""
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
+
+
+def _one_line(text: str, longest: int) -> str:
+    joined = " ".join(plain(text).split())
+    return joined if len(joined) <= longest else f"{joined[: longest - 1]}…"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """A ratio with its interval, e.g. "1.93x [1.88, 1.97]"."""
+    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def line_of(record: Record, state: RunState) -> str | None:
+    """What an event says to people; None for those that only programs need."""
+    match record.event:
+        case RunStarted() as event:
+            return f"run {event.run_id[:8]} on {plain(event.problem_name)}"
+        case RunResumed():
+            return f"resumed after {state.evaluated} evaluated candidates, {len(state.in_flight)} in flight"
+        case EvaluatorsConnected() as event:
+            names = ", ".join(event.evaluators)
+            return f"evaluator {plain(names)}, device {plain(event.device.name)} {plain(event.device.architecture)}".rstrip()
+        case ProblemRegistered() as event:
+            return _registered(event)
+        case EvaluationFinished() as event:
+            return _evaluated(event, state)
+        case EvaluationFailed() as event:
+            return f"{event.candidate_id} not evaluated ({event.reason}): {_one_line(event.message, 200)}"
+        case ModelCallFinished(outcome=ReplyOutcome.OK):
+            return None
+        case ModelCallFinished() as event:
+            return f"{event.call_id} reply without a candidate ({event.outcome.value}): {_one_line(event.detail, 120)}"
+        case ModelCallFailed() as event:
+            return f"{event.call_id} no reply: {_one_line(event.message, 300)}"
+        case Paused() as event:
+            return f"paused: {_one_line(event.reason, 300)}"
+        case Resumed():
+            return "going on"
+        case StopDecided() as event:
+            return f"search ends: {_one_line(event.reason, 300)}"
+        case VerificationStarted() as event:
+            return f"verifying {', '.join(event.candidate_ids)} with new inputs, timed twice"
+        case _:
+            return None
+
+
+def _registered(event: ProblemRegistered) -> str:
+    report = event.report
+    baselines = ", ".join(
+        f"{baseline.kind.value} {baseline.median_us:.1f} us"
+        for baseline in report.baselines
+        if baseline.kind is not None
+    )
+    floor = f", memory floor {report.floor_us:.1f} us" if report.floor_us else ""
+    mark = ", accepted although its audit refuses it" if report.accepted_with_mark else ""
+    return f"problem registered: {baselines or 'no baseline'}{floor}{mark}"
+
+
+def _evaluated(event: EvaluationFinished, state: RunState) -> str | None:
+    candidate = state.candidates[event.candidate_id]
+    effort = event.evaluation.effort
+    if is_ours(event.evaluation):
+        return f"{candidate.id} came to nothing through no fault of its own: {_one_line(event.evaluation.message, 200)}"
+    if effort is Effort.FINAL:
+        timing = event.evaluation.timing
+        confirmed = (
+            f", confirmed {ratio_text(timing.confirmation)}" if timing is not None and timing.confirmation else ""
+        )
+        return f"{candidate.id} final {_one_line(summary_of(event.evaluation), 160)}{confirmed}"
+    star = "*" if state.best_id == candidate.id else " "
+    how = (
+        "measured again"
+        if effort is Effort.FULL and Effort.SCREEN in candidate.evaluations
+        else _what(candidate.proposed)
+    )
+    return f"{star} {candidate.id} {_one_line(summary_of(event.evaluation), 160)}  {how}"
+
+
+def _what(proposed: CandidateProposed) -> str:
+    parent = f" of {proposed.parent_id}" if proposed.parent_id is not None else ""
+    return f"{proposed.action.value}{parent}: {_one_line(proposed.idea, _LONGEST_IDEA)}"
+
+
+def _status(state: RunState, began: float, doing: dict[str, str]) -> str:
+    settings = state.settings
+    minutes, seconds = divmod(int(time.monotonic() - began), 60)
+    parts = [f"{minutes}:{seconds:02d}"]
+    limit = f"/{settings.evaluations}" if settings.evaluations is not None else ""
+    parts.append(f"{state.evaluated}{limit} evaluated")
+    if settings.model is not None:
+        parts.append(f"{state.usage.total_tokens:,}/{settings.budget_tokens:,} tokens")
+    best = state.best
+    if best is not None and best.speedup is not None:
+        parts.append(f"best {ratio_text(best.speedup)} ({best.id})")
+    if state.paused:
+        parts.append("paused")
+    parts += [_one_line(f"{name} {what}".strip(), 60) for name, what in doing.items()]
+    return " · ".join(parts)
+
+
+class Display(Protocol):
+    """Somewhere to show a run."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def observe(self, record: Record, state: RunState) -> None: ...
+
+    def progress(self, candidate_id: str, progress: Progress) -> None: ...
+
+
+class PlainDisplay:
+    """One line for each event."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._stage = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def observe(self, record: Record, state: RunState) -> None:
+        """Show an event."""
+        line = line_of(record, state)
+        if line is not None:
+            self._say(line)
+
+    def progress(self, candidate_id: str, progress: Progress) -> None:
+        """The registration is slow and logs nothing until it is done; of evaluations the outcome is enough."""
+        stage = progress.stage.value if progress.stage is not None else ""
+        if not candidate_id and stage and stage != self._stage:
+            self._stage = stage
+            self._say(f"  {stage}: {_one_line(progress.message, 120)}")
+
+    def _say(self, line: str) -> None:
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
+
+
+class LiveDisplay:
+    """Lines above, and a status at the bottom that keeps up."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._state: RunState | None = None
+        self._doing: dict[str, str] = {}
+        self._began = time.monotonic()
+        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def _render(self) -> RenderableType:
+        if self._state is None:
+            doing = next(iter(self._doing.values()), "starting the evaluator")
+            return Text(f"{doing} …", style="dim")
+        return Text(_status(self._state, self._began, self._doing), style="bold", overflow="ellipsis", no_wrap=True)
+
+    def observe(self, record: Record, state: RunState) -> None:
+        """Show an event."""
+        self._state = state
+        if isinstance(record.event, (EvaluationFinished, EvaluationFailed)):
+            self._doing.pop(record.event.candidate_id, None)
+        if isinstance(record.event, ProblemRegistered):
+            self._doing.pop("", None)
+        line = line_of(record, state)
+        if line is not None:
+            self._console.print(Text(line, style=_style(record)), soft_wrap=True)
+
+    def progress(self, candidate_id: str, progress: Progress) -> None:
+        """Show where an evaluation is."""
+        stage = progress.stage.value if progress.stage is not None else progress.message
+        self._doing[candidate_id] = plain(stage)
+
+
+def _style(record: Record) -> str:
+    match record.event:
+        case EvaluationFinished(evaluation=evaluation):
+            return "" if evaluation.verdict is Verdict.PASSED else "yellow"
+        case EvaluationFailed() | Paused() | ModelCallFailed():
+            return "red"
+        case _:
+            return "dim"
+
+
+def open_display(stream: TextIO, *, live: bool | None = None) -> LiveDisplay | PlainDisplay:
+    """A live display where the stream is a terminal, plain lines elsewhere."""
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    use_live = console.is_terminal and not console.is_dumb_terminal if live is None else live
+    return LiveDisplay(console) if use_live else PlainDisplay(stream)
+
+
+# One evaluation in full.
+
+
+def describe_evaluation(evaluation: Evaluation, *, over: str) -> str:
+    """A verdict for people: what happened, where, how sure, and what to look at."""
+    lines = [
+        f"verdict: {evaluation.verdict.value}" + (f" (stage {evaluation.stage.value})" if evaluation.stage else "")
+    ]
+    if evaluation.message:
+        lines.append(plain(evaluation.message.strip()))
+    if evaluation.limit is not None:
+        lines.append(f"limit: {evaluation.limit.value}")
+    lines += _timing_lines(evaluation, over)
+    lines += _correctness_lines(evaluation)
+    lines += _error_lines(evaluation)
+    for finding in evaluation.findings:
+        where = f" (line {finding.line})" if finding.line is not None else ""
+        lines.append(f"finding: {plain(finding.code)}: {_one_line(finding.message, 300)}{where}")
+    if evaluation.problem_accepted_with_mark:
+        lines.append("note: the problem was accepted although its audit refuses it; do not publish this figure")
+    if evaluation.from_cache:
+        lines.append("note: answered from an equal earlier evaluation; --fresh measures again")
+    return "\n".join(lines)
+
+
+def _timing_lines(evaluation: Evaluation, over: str) -> list[str]:
+    timing = evaluation.timing
+    if timing is None or timing.speedup is None:
+        return []
+    lines = [f"speedup: {ratio_text(timing.speedup)} over {over}"]
+    if timing.confirmation is not None:
+        lines.append(f"second timing: {ratio_text(timing.confirmation)}")
+    if timing.candidate_us is not None and timing.baseline_us is not None:
+        lines.append(f"time of a call: {timing.candidate_us:.2f} us, baseline {timing.baseline_us:.2f} us")
+    if timing.floor_us:
+        lines.append(f"memory floor: {timing.floor_us:.2f} us")
+    if timing.trust is not None:
+        lines.append(f"trust: {timing.trust.value}")
+    if timing.stopped_at_bound:
+        lines.append("timing ended early: the bound was out of reach")
+    lines += [f"remark: {_one_line(remark, 200)}" for remark in timing.remarks]
+    return lines
+
+
+def _correctness_lines(evaluation: Evaluation) -> list[str]:
+    correctness = evaluation.correctness
+    if correctness is None:
+        return []
+    lines = [
+        f"checked: {correctness.trials} trials, {correctness.elements_compared} elements, "
+        f"{correctness.timed_calls_compared} timed calls"
+    ]
+    if evaluation.checked_on is not None:
+        lines[0] += f", on the {evaluation.checked_on.value}"
+    mismatch = correctness.mismatch
+    if mismatch is not None:
+        place = ", ".join(map(str, mismatch.index))
+        lines.append(
+            f"worst element: output {mismatch.output_index} [{place}] is {mismatch.got!r}, expected {mismatch.expected!r} "
+            f"(error {mismatch.error:.3g}, budget {mismatch.budget:.3g}; {mismatch.elements_wrong} of {mismatch.elements} wrong)"
+        )
+    return lines
+
+
+def _error_lines(evaluation: Evaluation) -> list[str]:
+    lines: list[str] = []
+    if evaluation.error is not None:
+        where = f" at line {evaluation.error.line}" if evaluation.error.line is not None else ""
+        lines.append(f"raised: {plain(evaluation.error.type)}: {_one_line(evaluation.error.message, 400)}{where}")
+        lines += _excerpt(evaluation.error.traceback, last=True)
+    build = evaluation.build
+    if build is not None and evaluation.verdict is Verdict.COMPILE_ERROR:
+        for diagnostic in build.diagnostics[:5]:
+            place = ":".join(
+                str(part) for part in (diagnostic.file, diagnostic.line, diagnostic.column) if part not in ("", None)
+            )
+            lines.append(f"{plain(place)}: {plain(diagnostic.severity)}: {_one_line(diagnostic.message, 300)}")
+            lines += _excerpt(diagnostic.excerpt)
+        if not build.diagnostics and build.log is not None:
+            lines += _excerpt(build.log.tail or build.log.head, last=True)
+    ending = evaluation.sandbox_ending
+    if ending is not None and ending.kind is not None:
+        detail = f": {_one_line(ending.detail, 300)}" if ending.detail else ""
+        lines.append(f"sandbox: {ending.kind.value}{detail}")
+    if evaluation.output is not None and evaluation.verdict is not Verdict.PASSED:
+        printed = _excerpt(evaluation.output.tail or evaluation.output.head, last=True)
+        if printed:
+            lines += [f"printed ({evaluation.output.total_bytes} bytes):", *printed]
+    return lines
+
+
+def _excerpt(text: str, *, last: bool = False) -> list[str]:
+    lines = [line for line in plain(text).splitlines() if line.strip()]
+    cut = lines[-_EXCERPT_LINES:] if last else lines[:_EXCERPT_LINES]
+    return [f"    {line[:200]}" for line in cut]
