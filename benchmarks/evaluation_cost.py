@@ -1,0 +1,105 @@
+"""What one evaluation costs: seconds at each effort and in each stage, and evaluations a minute."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import uuid
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from results import ROOT, save
+from serving import evaluator
+
+from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Problem, Verdict
+
+if TYPE_CHECKING:
+    from kernelevo_api.client import EvaluatorClient
+    from kernelevo_api.types import Evaluation
+
+EXAMPLE = ROOT / "examples" / "rms_norm"
+
+
+def distinct(source: str) -> str:
+    """The same kernel as other C++ text, so that neither its evaluation nor its build is stored already."""
+    marker = 'SOURCE = r"""\n'
+    assert marker in source
+    return source.replace(marker, f"{marker}// {uuid.uuid4()}\n", 1)
+
+
+def evaluate(client: EvaluatorClient, digest: str, source: str, effort: Effort) -> tuple[float, Evaluation]:
+    """Seconds on the client's clock, and the evaluation."""
+    request = EvaluateRequest(
+        request_id=str(uuid.uuid4()),
+        problem_digest=digest,
+        candidate=Candidate(source=source),
+        effort=effort,
+        fresh=True,
+    )
+    began = time.monotonic()
+    evaluation = client.evaluate(request)
+    seconds = time.monotonic() - began
+    assert evaluation.verdict is Verdict.PASSED, evaluation.message
+    assert not evaluation.from_cache
+    return seconds, evaluation
+
+
+def stage_seconds(evaluation: Evaluation) -> dict[str, float]:
+    """Seconds in each stage, by the evaluator's clock."""
+    spent: dict[str, float] = defaultdict(float)
+    for stage in evaluation.timeline.stages if evaluation.timeline else ():
+        if stage.stage and stage.start and stage.end:
+            spent[stage.stage.value] += (stage.end - stage.start).total_seconds()
+    return dict(spent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--evaluator", help="address of a running evaluator; default: one of our own")
+    parser.add_argument("--repeats", type=int, default=10, help="evaluations at each effort")
+    parser.add_argument("--in-flight", type=int, default=3, help="evaluations under way at once, for the rate")
+    options = parser.parse_args()
+    kernel = (EXAMPLE / "passes" / "cpp_ctypes.py").read_text(encoding="utf-8")
+    raw: dict[str, Any] = {}
+    figures: list[dict[str, Any]] = []
+    with evaluator(options.evaluator) as client:
+        began = time.monotonic()
+        report = client.register_problem(Problem(source=(EXAMPLE / "problem.py").read_text(encoding="utf-8")))
+        raw["registration"] = time.monotonic() - began
+        figures.append(
+            {"figure": "registration of rms_norm: audit and baselines", "value": raw["registration"], "unit": "s"}
+        )
+        evaluate(client, report.problem_digest, distinct(kernel), Effort.SCREEN)
+        for effort in (Effort.SCREEN, Effort.FULL, Effort.FINAL):
+            runs = [evaluate(client, report.problem_digest, distinct(kernel), effort) for _ in range(options.repeats)]
+            stages = [stage_seconds(evaluation) for _, evaluation in runs]
+            raw[effort.value] = [{"seconds": s, "stages": t} for (s, _), t in zip(runs, stages, strict=True)]
+            name = f"one evaluation of rms_norm, cpp_inline, effort {effort.value}"
+            median = statistics.median(seconds for seconds, _ in runs)
+            figures.append({"figure": f"{name}, median of {options.repeats}", "value": median, "unit": "s"})
+            for stage in sorted({stage for one in stages for stage in one}):
+                value = statistics.median(one.get(stage, 0.0) for one in stages)
+                figures.append({"figure": f"{name}, stage {stage}", "value": value, "unit": "s"})
+        count = 4 * options.repeats
+        began = time.monotonic()
+        with ThreadPoolExecutor(options.in_flight) as pool:
+            waiting = [
+                pool.submit(evaluate, client, report.problem_digest, distinct(kernel), Effort.SCREEN)
+                for _ in range(count)
+            ]
+            raw["rate"] = [one.result()[0] for one in waiting]
+        minutes = (time.monotonic() - began) / 60
+        figures.append(
+            {
+                "figure": f"evaluations per minute, rms_norm, effort screen, one CPU lane, {options.in_flight} in flight",
+                "value": count / minutes,
+                "unit": "1/min",
+            }
+        )
+    save(__file__, figures, raw=raw)
+
+
+if __name__ == "__main__":
+    main()

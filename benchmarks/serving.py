@@ -1,0 +1,47 @@
+"""An evaluator for the length of a benchmark: the one that was named, or one of our own in a fresh folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelevo_api.client import EvaluatorClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+START_SECONDS = 120
+
+
+@contextmanager
+def evaluator(address: str | None) -> Iterator[EvaluatorClient]:
+    """A client of `address`, or of an evaluator that is started here and stopped at the end."""
+    if address is not None:
+        with EvaluatorClient(address, client_id="benchmark") as client:
+            client.wait_ready(START_SECONDS)
+            yield client
+        return
+    with tempfile.TemporaryDirectory(prefix="kernelevo-benchmark-") as folder:
+        socket = f"unix:{Path(folder) / 'e.sock'}"
+        environment = os.environ | {
+            "KERNELEVO_EVALUATOR_LISTEN": socket,
+            "KERNELEVO_EVALUATOR_STATE_DIR": str(Path(folder) / "state"),
+            "KERNELEVO_EVALUATOR_LOG_LEVEL": "warning",
+        }
+        process = subprocess.Popen([Path(sys.executable).parent / "kernelevo-evaluator", "serve"], env=environment)
+        try:
+            with EvaluatorClient(socket, client_id="benchmark") as client:
+                client.wait_ready(START_SECONDS)
+                yield client
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(90)
+            except subprocess.TimeoutExpired:
+                process.kill()
