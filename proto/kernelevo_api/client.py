@@ -1,3 +1,4 @@
+# ruff: noqa: ASYNC109 - a timeout here is the gRPC deadline, which the server sees
 """The typed client of an evaluator, for asyncio and for threads.
 
 Both clients speak in the values of `types.py` and raise the errors of `errors.py`. They own the contract's retries and nothing
@@ -12,8 +13,6 @@ the request sent again where the problem is known here.
 """
 
 from __future__ import annotations
-
-# ruff: noqa: ASYNC109 - a timeout here is the gRPC deadline, which the server sees
 
 import asyncio
 import dataclasses

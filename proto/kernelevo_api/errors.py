@@ -198,10 +198,12 @@ STATUS_OF: dict[ErrorReason, grpc.StatusCode] = {
 }
 """The gRPC status of each reason."""
 
-_MESSAGE_LIMIT = 4096
-"""Longest message put into a status, in characters: it travels in a header, and headers are bounded."""
-_VIOLATION_LIMIT = 16
+_MESSAGE_LIMIT = 1024
+"""Longest message put into a status, in characters: it travels in a header, and gRPC bounds those to 8 KiB by default."""
+_VIOLATION_LIMIT = 8
 """Most field violations put into a status."""
+_DESCRIPTION_LIMIT = 200
+"""Longest description of one violation, in characters."""
 
 
 def to_status(error: CallRefused) -> status_pb2.Status:
@@ -209,7 +211,9 @@ def to_status(error: CallRefused) -> status_pb2.Status:
     details: list[any_pb2.Any] = [_pack(error_details_pb2.ErrorInfo(reason=error.reason.name, domain=DOMAIN))]
     if error.violations:
         violations = [
-            error_details_pb2.BadRequest.FieldViolation(field=one.field, description=_short(one.description, 512))
+            error_details_pb2.BadRequest.FieldViolation(
+                field=one.field, description=_short(one.description, _DESCRIPTION_LIMIT)
+            )
             for one in error.violations[:_VIOLATION_LIMIT]
         ]
         details.append(_pack(error_details_pb2.BadRequest(field_violations=violations)))

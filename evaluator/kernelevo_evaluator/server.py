@@ -1,0 +1,151 @@
+"""One evaluator from its start to its end: store, executor, gRPC server, health, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_health.v1._async import HealthServicer  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+from kernelevo_api.channel import MESSAGE_LIMIT_BYTES
+from kernelevo_api.evaluator.v1 import evaluator_pb2, evaluator_pb2_grpc
+from kernelevo_evaluator.auth import TokenInterceptor, read_tokens
+from kernelevo_evaluator.evaluations import Evaluations
+from kernelevo_evaluator.service import EvaluatorService
+from kernelevo_evaluator.sockets import bind
+from kernelevo_evaluator.store import Store
+
+if TYPE_CHECKING:
+    from kernelevo_evaluator.executor import Executor
+    from kernelevo_evaluator.settings import EvaluatorSettings
+
+SERVICE = evaluator_pb2.DESCRIPTOR.services_by_name["EvaluatorService"].full_name
+HEALTH_POLL_S = 1.0
+_LAST_ANSWERS_S = 2.0
+"""How long calls that are being answered have to end once nothing runs any more."""
+
+_log = structlog.get_logger("kernelevo.evaluator")
+
+
+def evaluator_version() -> str:
+    """Version of this distribution."""
+    try:
+        return version("kernelevo")
+    except PackageNotFoundError:
+        return "0"
+
+
+class EvaluatorServer:
+    """Serves one executor. `start`, then `drain` to end; both once."""
+
+    def __init__(self, executor: Executor, settings: EvaluatorSettings) -> None:
+        self._executor = executor
+        self._settings = settings
+        self._store: Store | None = None
+        self._server: grpc.aio.Server | None = None
+        self._bound: str | None = None
+        self._evaluations: Evaluations | None = None
+        self._health = HealthServicer()
+        self._watch: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """What stands behind the API."""
+        assert self._evaluations is not None
+        return self._evaluations
+
+    async def start(self) -> str:
+        """Start everything; returns the address that clients use, when calls are answered.
+
+        Raises:
+            ListenError, TokensInvalid, StoreLocked, StoreUnavailable, SandboxUnavailable
+        """
+        settings = self._settings
+        interceptors = [TokenInterceptor(read_tokens(settings.token_file))] if settings.token_file else []
+        try:
+            self._store = await Store.open(Path(settings.state_dir))
+            self._server = grpc.aio.server(interceptors=interceptors, options=_options())
+            # Before the executor: an address that is taken is known at once, not after devices were claimed.
+            self._bound = address = bind(self._server, settings)
+            facts = await self._executor.start()
+            self._evaluations = Evaluations(
+                executor=self._executor,
+                facts=facts,
+                store=self._store,
+                settings=settings,
+                evaluator_version=evaluator_version(),
+            )
+            evaluator_pb2_grpc.add_EvaluatorServiceServicer_to_server(EvaluatorService(self._evaluations), self._server)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+            reflection.enable_server_reflection(
+                (SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME), self._server
+            )
+            await self._tell_health()
+            await self._server.start()
+        except BaseException:
+            await self._close()
+            raise
+        recovered = await self._evaluations.recover()
+        if recovered:
+            _log.info("interrupted requests go on", count=recovered)
+        self._watch = asyncio.create_task(self._watch_health())
+        return address
+
+    async def drain(self, seconds: float | None = None) -> None:
+        """Refuse new work, let running work finish within `seconds` (a setting), stop the rest, and end."""
+        if self._evaluations is not None:
+            await self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+            await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+            await self._evaluations.drain(self._settings.drain_s if seconds is None else seconds)
+        await self._close()
+
+    async def wait(self) -> None:
+        """Returns when `drain` is done."""
+        await self._ended.wait()
+
+    async def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        if self._server is not None:
+            await self._server.stop(_LAST_ANSWERS_S)
+        await self._executor.close()
+        if self._store is not None:
+            await self._store.close()
+        if self._bound is not None and self._bound.startswith("unix:"):
+            Path(self._bound.removeprefix("unix:")).unlink(missing_ok=True)
+        self._ended.set()
+
+    async def _watch_health(self) -> None:
+        while True:
+            await asyncio.sleep(HEALTH_POLL_S)
+            if not self.evaluations.draining:
+                await self._tell_health()
+
+    async def _tell_health(self) -> None:
+        status = health_pb2.HealthCheckResponse
+        now = status.SERVING if self._executor.healthy else status.NOT_SERVING
+        await self._health.set(SERVICE, now)
+        await self._health.set("", now)
+
+
+def _options() -> tuple[tuple[str, int], ...]:
+    return (
+        ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
+        ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+        ("grpc.so_reuseport", 0),
+        # Clients ping every minute, so that a vanished host is noticed on either side.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+    )
