@@ -280,17 +280,18 @@ class BubblewrapSandbox(Sandbox):
         Raises:
             SandboxUnavailable: nobody harmless; says why.
         """
+        if self._bwrap is None:
+            self._bwrap = await asyncio.to_thread(find_bwrap)
         if os.geteuid() != 0:
             if (refusal := await self._refusal(Identity.SAME)) is not None:
                 raise SandboxUnavailable(
                     f"this user cannot create the namespaces that isolate: {refusal}. {_USERNS_REMEDY}"
                 )
             return Identity.SAME
-        bwrap = self._find()
-        needed = [bwrap, *(mount.source for mount in spec.mounts)]
+        needed = [self._bwrap, *(mount.source for mount in spec.mounts)]
         if all(map(readable_by_others, needed)) and await self._refusal(Identity.DROPPED) is None:
             return Identity.DROPPED
-        if shutil.which("setpriv", path=_PATH) is None:
+        if _setpriv() is None:
             raise SandboxUnavailable(
                 "setpriv is missing, which drops root's rights inside: install util-linux, or run as an ordinary user"
             )
@@ -322,14 +323,10 @@ class BubblewrapSandbox(Sandbox):
 
     # What bubblewrap is told.
 
-    def _find(self) -> Path:
-        if self._bwrap is None:
-            self._bwrap = find_bwrap()
-        return self._bwrap
-
     async def _run(
         self, spec: SandboxSpec, identity: Identity, uid: int | None, cell: Cell, tree: Tree, started: float
     ) -> SupervisedProcess:
+        assert self._bwrap is not None  # found when the identity was settled
         if self._filter is None:
             self._filter = seccomp.program()
         limits = spec.limits
@@ -359,9 +356,9 @@ class BubblewrapSandbox(Sandbox):
             arguments = pass_file(b"".join(option.encode() + b"\0" for option in options), "arguments")
             inside = list(spec.argv)
             if identity is Identity.INSIDE:
-                inside = [*_SETPRIV, f"--reuid={uid}", f"--regid={uid}", "--", *inside]
+                inside = [_setpriv() or "setpriv", *_DROP, f"--reuid={uid}", f"--regid={uid}", "--", *inside]
             request = Request(
-                argv=[str(self._find()), "--args", arguments, "--", *inside],
+                argv=[str(self._bwrap), "--args", arguments, "--", *inside],
                 # Empty: bubblewrap's own environment is readable inside, as that of the namespace's first process.
                 env={},
                 fds=fds,
@@ -434,9 +431,11 @@ class BubblewrapSandbox(Sandbox):
             options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
         for link, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
             options += ["--symlink", f"/proc/self/{target}", f"/dev/{link}"]
+        for node in spec.devices:
+            options += ["--dev-bind", str(node), str(node)]
         options += ["--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
         made = {"/", "/tmp", "/etc", "/proc", "/dev", "/dev/shm", *_SYSTEM}
-        for place in _SYSFS:
+        for place in ("/sys",) if spec.devices else _SYSFS:
             options += [*_parents(place, made), "--ro-bind-try", place, place]
         options += _mount_options(spec.mounts, made)
         options += ["--remount-ro", "/", "--chdir", "/tmp"]
@@ -451,11 +450,16 @@ if TYPE_CHECKING:
 
 
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
-_SETPRIV = ("/usr/bin/setpriv", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+_DROP = ("--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 _USERNS_REMEDY = (
     "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, and on "
     "Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 or a profile for bwrap), or run the evaluator as root"
 )
+
+
+def _setpriv() -> str | None:
+    """Where setpriv is, inside as well as outside: system folders are where they are on the host."""
+    return shutil.which("setpriv", path=_PATH)
 
 
 def _counted(limits: Limits, identity: Identity) -> int | None:

@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,6 +30,8 @@ _PREFIX = "kernelevo"
 _ADOPTED = "kernelevo-host"
 _NAME = re.compile(rf"{_PREFIX}-n(\d+)-p(\d+)-t(\d+)-(\d+)")
 _SWEEP_DEPTH = 5
+_SWEEP_TRIES = 200
+_SWEEP_PAUSE_SECONDS = 0.005
 
 
 def _pid_namespace() -> int:
@@ -350,7 +353,10 @@ class CgroupTree(Tree):
 
 
 def sweep() -> int:
-    """Kill and remove the trees of owners that no longer live; returns how many groups were removed."""
+    """Kill and remove the trees of owners that no longer live; returns how many groups were removed.
+
+    It waits for their processes to end, so it belongs in a thread.
+    """
     removed = 0
     for _, mount, _, _ in _mounts():
         for place in _leftovers(mount, _SWEEP_DEPTH):
@@ -358,14 +364,14 @@ def sweep() -> int:
                 if (place / state).exists():
                     _kill_members(place)
                     _try_write(place / state, value)
-            for _ in range(200):
+            for _ in range(_SWEEP_TRIES):
                 _kill_members(place)
                 try:
                     place.rmdir()
                 except FileNotFoundError:
                     break
                 except OSError:
-                    os.sched_yield()
+                    time.sleep(_SWEEP_PAUSE_SECONDS)  # its processes are still ending
                     continue
                 removed += 1
                 break

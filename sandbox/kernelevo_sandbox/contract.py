@@ -74,6 +74,9 @@ class SandboxSpec:
     limits: Limits
     fds: Mapping[int, int] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
+    devices: tuple[Path, ...] = ()
+    """Device nodes that are usable inside, at the same path (`kernelevo_sandbox.gpu.nvidia_devices` lists a GPU's). With any
+    of them, all of /sys is visible read-only: drivers look up buses and topology there."""
     cpus: frozenset[int] | None = None
     """Cores the whole tree is pinned to; `None`: all that the caller may use."""
     nice: int = 0

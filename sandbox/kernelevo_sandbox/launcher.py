@@ -37,6 +37,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MAX_FDS = 250
 PACKET = 64 * 1024
+PARENT_CHECK_SECONDS = 1.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -223,11 +224,14 @@ def main() -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    parent = os.getppid()
     cells: dict[int, int] = {}
     thaw: dict[int, list[str]] = {}
     try:
         while True:
-            readable, _, _ = select.select([control.fileno(), wake_read], [], [])
+            readable, _, _ = select.select([control.fileno(), wake_read], [], [], PARENT_CHECK_SECONDS)
+            if os.getppid() != parent:
+                break  # a process that the evaluator forked may still hold the socket's other end
             if wake_read in readable:
                 os.read(wake_read, 4096)
                 _reap(control, cells, thaw)

@@ -40,6 +40,13 @@ def check(spec: SandboxSpec) -> None:
     for text in (*spec.argv, *spec.env, *spec.env.values()):
         if "\0" in text:
             raise SandboxBroken("arguments and environment cannot hold a zero byte")
+    for node in spec.devices:
+        if (
+            node.parts[:2] != ("/", "dev")
+            or ".." in node.parts
+            or not (node.is_char_device() or node.is_block_device())
+        ):
+            raise SandboxBroken(f"not a device node below /dev: {node}")
     for mount in spec.mounts:
         if not mount.target.startswith("/") or ".." in Path(mount.target).parts:
             raise SandboxBroken(f"a mount's target must be absolute: {mount.target}")

@@ -30,6 +30,7 @@ from kernelevo_sandbox import (
 )
 from kernelevo_sandbox.bubblewrap import readable_by_others
 from kernelevo_sandbox.conformance import Kit
+from kernelevo_sandbox.gpu import nvidia_devices
 from kernelevo_sandbox.supervision import SupervisedProcess
 
 if TYPE_CHECKING:
@@ -242,3 +243,46 @@ def test_readable_by_others(tmp_path: Path) -> None:
     assert readable_by_others(Path("/usr"))
     assert not readable_by_others(tmp_path)  # pytest keeps it to its user
     assert not readable_by_others(Path("/nowhere"))
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_elsewhere_it_imports_and_says_why_not(platform: str) -> None:
+    code = (
+        # The standard library as this system has it; the package as the other one would find it.
+        f"import asyncio, subprocess, sys, tempfile; sys.platform = {platform!r}\n"
+        "from kernelevo_sandbox import *\n"
+        "for name in ('bubblewrap', 'none'):\n"
+        "    try: open_sandbox(name)\n"
+        "    except SandboxUnavailable as e: print(e)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("needs Linux") == 2
+
+
+def test_gpu_nodes(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nvidia3"):
+        nvidia_devices(3, tmp_path)
+    for name in ("nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia4"):
+        (tmp_path / name).touch()
+    assert [node.name for node in nvidia_devices(3, tmp_path)] == [
+        "nvidia3",
+        "nvidiactl",
+        "nvidia-uvm",
+        "nvidia-uvm-tools",
+    ]
+
+
+async def test_devices(kit: Kit) -> None:
+    """Only the named node, usable, and /sys to look it up in; nothing that is no device."""
+    code = (
+        "os.close(os.open('/dev/tty', os.O_PATH))\n"
+        "print(json.dumps([sorted(os.listdir('/dev')), os.path.exists('/sys/bus'), os.access('/sys/bus', os.W_OK)]))"
+    )
+    usual = {"fd", "full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero"}
+    spec = replace(kit.spec("import json, os\n" + code), devices=(Path("/dev/tty"),))
+    ending = await (await kit.sandbox.start(spec)).wait()
+    nodes, bus, writable = json.loads(ending.stdout.text())
+    assert set(nodes) == usual | {"tty"} and bus and not writable
+    for wrong in ("/etc/passwd", "/dev/../etc", "/dev/nowhere"):
+        with pytest.raises(SandboxBroken, match="device"):
+            await kit.sandbox.start(replace(spec, devices=(Path(wrong),)))
