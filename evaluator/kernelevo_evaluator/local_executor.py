@@ -174,6 +174,7 @@ class _Carrying:
         self._builds = Builds()
         self._runners: list[HeldRunner] = []
         self._stages: list[StageTime] = []
+        self._failed_again: LoadFailure | None = None
         self._endings: list[Ending] = []
 
     async def carry_out(self) -> Evaluation:
@@ -194,8 +195,9 @@ class _Carrying:
                 runners["baseline"] = baseline
             elif job.baseline is BaselineKind.TORCH_COMPILE:
                 runners["baseline"] = await self._take("baseline")
-            # A loaded candidate waits for its lane without running.
+            # A loaded candidate waits for its lane without running, whatever the silence of others begins or ends.
             for runner in runners.values():
+                await executor._quiet.remove(runner.process, thaw=False)
                 await runner.process.freeze()
             self._progress(Stage.QUEUE, "waiting for a lane")
             waiting = datetime.now(UTC)
@@ -210,6 +212,10 @@ class _Carrying:
                     interpreter=_interpreted(job.language),
                 )
                 self._endings += services.endings.values()
+            except ExecutorFault:
+                if self._failed_again is None:
+                    raise
+                return self._failed(self._failed_again)
             finally:
                 await self._end_runners()
                 executor._free.put_nowait(lane)
@@ -245,7 +251,9 @@ class _Carrying:
     async def _fresh(self, name: str) -> HeldRunner:
         loaded = await self._load(name)
         if isinstance(loaded, LoadFailure):
-            raise ExecutorFault(f"the {name} loaded once, and not again: {loaded.message}")
+            # Its own doing: the evaluation ends with this, and so does the referee that waits for the runner.
+            self._failed_again = replace(loaded, message=f"it loaded once, and not again: {loaded.message}")
+            raise ExecutorFault(self._failed_again.message)
         await self._executor._quiet.remove(loaded.process)
         return loaded
 

@@ -9,7 +9,7 @@ nothing.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -39,6 +39,15 @@ FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
 PAGE = 4096
 _MAXIMUM_TENSORS = 4096
 _MAXIMUM_DEPTH = 16
+_ALIGNMENT = 64
+_MAXIMUM_SIZE = 1 << 48
+"""Largest size and stride of a dimension, in elements: beyond any memory, and within what torch can count."""
+
+# Claims end in a result that others store and show: what they may fill is bounded where they arrive.
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
+_Text = Annotated[str, msgspec.Meta(max_length=16384)]
+_Line = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+_Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 
 
 class MessageInvalid(Exception):
@@ -113,8 +122,9 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return itself if the geometry is sound.
 
         Raises:
-            MessageInvalid: an unknown dtype, a size that does not follow from the shape, a tensor outside the slot, a stride
-                that is not a permutation of the dense one, or a tree that does not name every tensor once.
+            MessageInvalid: an unknown dtype, a size that does not follow from the shape, a tensor that is not placed right
+                behind the one before, a stride that is not a permutation of the dense one, a slot of another size than its
+                tensors need, or a tree that does not name every tensor once.
         """
         if len(self.tensors) > _MAXIMUM_TENSORS:
             raise MessageInvalid(f"{len(self.tensors)} tensors; at most {_MAXIMUM_TENSORS} are taken")
@@ -123,20 +133,26 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             size = ITEM_SIZE.get(spec.dtype)
             if size is None:
                 raise MessageInvalid(f"dtype {spec.dtype[:40]!r} cannot cross; known are {', '.join(ITEM_SIZE)}")
-            if len(spec.shape) != len(spec.stride) or len(spec.shape) > 32 or any(n < 0 for n in spec.shape):
+            if len(spec.shape) != len(spec.stride) or len(spec.shape) > 32:
                 raise MessageInvalid("a tensor's shape and stride do not fit each other")
-            if spec.nbytes != spec.numel * size or spec.offset < end or spec.offset % 64:
+            if not all(0 <= n <= _MAXIMUM_SIZE for n in (*spec.shape, *spec.stride)):
+                raise MessageInvalid("a tensor's size or stride is out of bounds")
+            if spec.nbytes != spec.numel * size or spec.offset != _round_up(end, _ALIGNMENT):
                 raise MessageInvalid("a tensor's bytes do not follow from its shape")
             if spec.numel and not _is_dense(spec.shape, spec.stride):
                 raise MessageInvalid("a tensor's stride is not dense")
             end = spec.offset + spec.nbytes
-        if self.nbytes < end or self.nbytes % PAGE:
-            raise MessageInvalid("a slot is smaller than its tensors")
+        if self.nbytes != max(PAGE, _round_up(end, PAGE)):
+            raise MessageInvalid("a slot's size does not follow from its tensors")
         seen: list[int] = []
         _collect(self.tree, seen, 0)
         if sorted(seen) != list(range(len(self.tensors))):
             raise MessageInvalid("the tree does not name every tensor once")
         return self
+
+
+def _round_up(number: int, step: int) -> int:
+    return (number + step - 1) // step * step
 
 
 def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -298,15 +314,15 @@ Command = (
 class Ready(msgspec.Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
     """The harness is up, torch imported."""
 
-    torch: str
+    torch: _Name
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", forbid_unknown_fields=True):
     """The command was carried out. `claimed_ns`: by the runner's own clock."""
 
     nonce: int
-    claimed_ns: int = 0
-    note: str = ""
+    claimed_ns: _Nanoseconds = 0
+    note: _Text = ""
 
 
 class Constructed(msgspec.Struct, frozen=True, tag="constructed", forbid_unknown_fields=True):
@@ -330,11 +346,11 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
     """User code failed. `kind`: "syntax", "import", "construct", "interface", "runtime", "memory" or "unsupported"."""
 
     nonce: int
-    kind: str
-    error: str
-    message: str
-    traceback: str = ""
-    line: int | None = None
+    kind: _Name
+    error: _Name
+    message: _Text
+    traceback: _Text = ""
+    line: _Line | None = None
 
 
 class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fields=True):

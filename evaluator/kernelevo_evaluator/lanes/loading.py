@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import secrets
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ from kernelevo_evaluator.messages import (
 from kernelevo_evaluator.verdicts import explain_ending
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kernelevo_evaluator.lanes.quiet import Quiet
     from kernelevo_evaluator.lanes.runners import HeldRunner
     from kernelevo_evaluator.languages.cpp import BuildResult, CppBuilder
@@ -147,11 +150,31 @@ class Loader:
             log = result.log_text or (result.ending.kind.value if result.ending and result.ending.kind else "failed")
             await runner.channel.send(encode(BuildReply(nonce=request.nonce, ok=False, log=log[:32768])))
             return
-        fd = os.open(result.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = await asyncio.to_thread(_sealed_copy, result.path)
         try:
             await runner.channel.send(encode(BuildReply(nonce=request.nonce, ok=True)), (fd,))
         finally:
             os.close(fd)
+
+
+def _sealed_copy(path: Path) -> int:
+    """A memfd with a file's content that nobody can change: a candidate that runs as our own user could write to the file."""
+    fd = os.memfd_create("kernelevo-built", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with path.open("rb") as source:
+            size, offset = os.fstat(source.fileno()).st_size, 0
+            while offset < size:
+                sent = os.sendfile(fd, source.fileno(), offset, size - offset)
+                if sent == 0:
+                    break
+                offset += sent
+        os.lseek(fd, 0, os.SEEK_SET)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _failure(reply: Failed, builds: Builds) -> LoadFailure:

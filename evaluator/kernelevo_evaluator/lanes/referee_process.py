@@ -164,8 +164,8 @@ class RefereeProcess:
         except (ChannelError, TimeoutError) as error:
             await self.close()
             raise ExecutorFault(f"the referee failed: {error or 'it overstayed every limit'}") from error
-        except asyncio.CancelledError:
-            # Its state is unknown in the middle of a job.
+        except BaseException:
+            # Its state is unknown in the middle of a job: what it still says must not be taken for the next one's result.
             await self.close()
             raise
         finally:

@@ -34,11 +34,24 @@ OBJECT_BYTES = 64 << 20
 """Largest shared object that is taken out of a build."""
 CACHE_BYTES = 1 << 30
 _LOG_BYTES = 16 << 10
+_FLAG_CHARACTERS = 4096
+_FLAGS = 256
+_DIAGNOSTICS = 10
+_EXCERPT_COLUMNS = 200
 
 _TORCH_HEADERS = re.compile(r"#\s*include\s*[<\"](torch|ATen|c10|pybind11|Python\.h)")
 _DIAGNOSTIC = re.compile(
-    r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? (?P<severity>fatal error|error|warning): (?P<message>.*)$"
+    r"^(?P<file>[^\s:][^:]*):(?P<line>\d{1,9}):(?:(?P<column>\d{1,9}):)? "
+    r"(?P<severity>fatal error|error|warning): (?P<message>.*)$"
 )
+
+
+@dataclass(slots=True)
+class _Running:
+    """A build that is on, and how many wait for it."""
+
+    task: asyncio.Task[BuildResult]
+    waiters: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +89,7 @@ class CppBuilder:
         self._cpus = cpus
         self._compiler = shutil.which("g++")
         self._version = ""
-        self._running: dict[str, asyncio.Task[BuildResult]] = {}
+        self._running: dict[tuple[str, int], _Running] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -95,7 +108,7 @@ class CppBuilder:
         return self._version
 
     async def build(self, request: BuildRequest, seconds: float, memory_bytes: int) -> BuildResult:
-        """Build, or take from the cache; equal requests at once build once.
+        """Build, or take from the cache; equal requests at once build once. The build ends with the last who waits for it.
 
         Raises:
             SandboxError: ours.
@@ -108,15 +121,24 @@ class CppBuilder:
             msgspec.msgpack.encode([source, command, await self.version(), _torch_version(), os.uname().machine])
         ).hexdigest()
         path = self._folder / f"{digest}.so"
-        if path.exists():
+        with contextlib.suppress(FileNotFoundError):
             os.utime(path)
             return BuildResult(digest=digest, path=path, cached=True)
-        task = self._running.get(digest)
-        if task is None:
+        key = (digest, memory_bytes)
+        running = self._running.get(key)
+        if running is None:
             task = asyncio.create_task(self._build(digest, path, source, command, seconds, memory_bytes))
-            self._running[digest] = task
-            task.add_done_callback(lambda _: self._running.pop(digest, None))
-        return await asyncio.shield(task)
+            running = self._running[key] = _Running(task)
+        running.waiters += 1
+        try:
+            return await asyncio.shield(running.task)
+        finally:
+            running.waiters -= 1
+            if not running.waiters:
+                self._running.pop(key, None)
+                if not running.task.done():
+                    running.task.cancel()
+                    await asyncio.wait({running.task})
 
     async def _build(
         self, digest: str, path: Path, source: str, command: list[str], seconds: float, memory_bytes: int
@@ -155,8 +177,8 @@ class CppBuilder:
                         label="build",
                     )
                 )
-                await self._quiet.add(process)
                 try:
+                    await self._quiet.add(process)
                     ending = await Deadline(self._quiet, seconds).result(asyncio.create_task(process.wait()))
                     timed_out = False
                 except TimeoutError:
@@ -207,6 +229,9 @@ def _unsupported(request: BuildRequest) -> str | None:
         return "CUDA sources cannot be built on this host: it has no CUDA device"
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", request.name):
         return f"load_inline's name must be a plain identifier, not {request.name[:100]!r}"
+    flags = [*request.cflags, *request.ldflags, *request.include_paths]
+    if len(flags) > _FLAGS or any(len(flag) > _FLAG_CHARACTERS or "\0" in flag for flag in flags):
+        return f"at most {_FLAGS} compiler and linker flags of {_FLAG_CHARACTERS} characters are taken, without NUL"
     return None
 
 
@@ -276,35 +301,33 @@ def _command(compiler: str, request: BuildRequest) -> list[str]:
 def diagnostics(log: str, source: str) -> list[Diagnostic]:
     """The compiler's errors and warnings (the first few), with the lines around each."""
     texts = _lines_by_file(source)
+    matches = [match for line in log.split("\n") if (match := _DIAGNOSTIC.match(line))]
+    matches.sort(key=lambda match: "error" not in match["severity"])
     found = []
-    for line in log.splitlines():
-        match = _DIAGNOSTIC.match(line)
-        if match is None:
-            continue
+    for match in matches[:_DIAGNOSTICS]:
         number = int(match["line"])
         own = texts.get(match["file"], [])
         excerpt = "\n".join(
-            f"{n + 1:5d} {'>' if n + 1 == number else ' '} {own[n]}"
+            f"{n + 1:5d} {'>' if n + 1 == number else ' '} {own[n][:_EXCERPT_COLUMNS]}"
             for n in range(max(0, number - 3), min(len(own), number + 2))
         )
         found.append(
             Diagnostic(
                 severity="error" if "error" in match["severity"] else match["severity"],
                 message=match["message"][:500],
-                file=match["file"],
+                file=match["file"][:_EXCERPT_COLUMNS],
                 line=number,
                 column=int(match["column"]) if match["column"] else None,
                 excerpt=excerpt[:2000],
             )
         )
-    found.sort(key=lambda d: d.severity != "error")
-    return found[:10]
+    return found
 
 
 def _lines_by_file(source: str) -> dict[str, list[str]]:
     texts: dict[str, list[str]] = {}
     current: list[str] = []
-    for line in source.splitlines():
+    for line in source.split("\n"):
         mark = re.fullmatch(r'#line 1 "(.*)"', line)
         if mark:
             current = texts.setdefault(mark[1], [])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,19 +35,17 @@ class Region:
         self.slots = slots
         size = layout.nbytes * slots
         self.fd = os.memfd_create(f"kernelevo-{label}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(self.fd, size)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            self._memory = mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        except BaseException:
-            os.close(self.fd)
-            raise
+        # Whoever forgets a region, by an exception or by replacing it, gives its memory back too.
+        self._close = weakref.finalize(self, os.close, self.fd)
+        os.ftruncate(self.fd, size)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self._memory = mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def close(self) -> None:
         """Give the memory back (once no view of it is left)."""
-        del self._bytes
-        os.close(self.fd)
+        del self._bytes, self._memory
+        self._close()
 
     def _slot(self, slot: int) -> torch.Tensor:
         base = slot * self.layout.nbytes

@@ -74,11 +74,11 @@ class Runner:
         payload = encode(command)
         try:
             self._channel.send(payload, fds, self.deadline)
-            while True:
-                reply = decode_reply(self._channel.receive(self.deadline))
-                # An answer to an earlier command that was given up, or one made up in advance, belongs to nothing.
-                if _nonce(reply) == command.nonce:
-                    break
+            reply = decode_reply(self._channel.receive(self.deadline))
+            # One command is open at a time, and a runner that let one go unanswered is not asked again: an answer to anything
+            # else was made up in advance.
+            if _nonce(reply) != command.nonce:
+                raise MessageInvalid(f"{type(reply).__name__} in answer to nothing that was asked")
         except ChannelClosed:
             raise self._gone() from None
         except ChannelTimeout:

@@ -34,7 +34,8 @@ def import_source(source: str, name: str) -> ModuleType:
 
 def _text(value: Any, limit: int) -> str:
     try:
-        text = str(value)
+        # A plain string of valid characters, whatever a `__str__` returned.
+        text = "".join(str(value)).encode(errors="backslashreplace").decode()
     except BaseException as error:  # a hostile __str__
         text = f"<{type(error).__name__} while it was turned into text>"
     return text if len(text) <= limit else text[:limit] + f"… ({len(text)} characters)"

@@ -54,7 +54,7 @@ def _flatten(value: Any, tensors: list[torch.Tensor], where: str, depth: int) ->
         tensors.append(value.detach())
         return TensorLeaf(len(tensors) - 1)
     if value is None or isinstance(value, bool | int | float | str):
-        return ConstantLeaf(value)
+        return ConstantLeaf(_plain(value, where))
     if isinstance(value, list | tuple):
         items = tuple(_flatten(item, tensors, f"{where}[{i}]", depth + 1) for i, item in enumerate(value))
         return ListNode(items) if isinstance(value, list) else TupleNode(items)
@@ -62,11 +62,29 @@ def _flatten(value: Any, tensors: list[torch.Tensor], where: str, depth: int) ->
         if not all(isinstance(key, str) for key in value):
             raise ValueUnsupported(f"{where} is a dict whose keys are not all strings")
         return DictNode(
-            tuple(value), tuple(_flatten(item, tensors, f"{where}[{key!r}]", depth + 1) for key, item in value.items())
+            tuple(str(key) for key in value),
+            tuple(_flatten(item, tensors, f"{where}[{key!r}]", depth + 1) for key, item in value.items()),
         )
     raise ValueUnsupported(
         f"{where} is a {type(value).__name__}: only tensors, plain values, lists, tuples and dicts can cross"
     )
+
+
+def _plain(value: bool | int | float | str | None, where: str) -> bool | int | float | str | None:
+    """The value as exactly one of the plain types: numpy's scalars and enumerations derive from them."""
+    if isinstance(value, str):
+        text = "".join(value)
+        if text.encode(errors="replace").decode() != text:
+            raise ValueUnsupported(f"{where} is a string that is no valid text")
+        return text
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = int(value)
+        if not -(1 << 63) <= number < 1 << 63:
+            raise ValueUnsupported(f"{where} is an integer of more than 64 bits")
+        return number
+    return value
 
 
 def unflatten(node: Node, tensors: Sequence[torch.Tensor]) -> Any:
