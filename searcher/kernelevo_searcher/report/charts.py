@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Chart", "Tree", "progress_chart", "strip_chart", "tree_chart"]
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 64
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 72
 FAILED_LANE = 22
 """Height of the lane below the axis in which failures are marked."""
 _LOG_ABOVE = 12.0
@@ -59,7 +59,7 @@ class Chart:
     right: int = WIDTH - RIGHT
     top: int = TOP
     bottom: int = HEIGHT - BOTTOM
-    lane: float = HEIGHT - BOTTOM + FAILED_LANE / 2 + 2
+    lane: float = HEIGHT - BOTTOM + FAILED_LANE / 2 + 10
 
 
 def progress_chart(points: Sequence[Point], steps: Sequence[Step], *, over_tokens: bool) -> Chart:
@@ -78,7 +78,7 @@ def progress_chart(points: Sequence[Point], steps: Sequence[Step], *, over_token
         floor, ceiling = math.log10(lowest) - 0.05, math.log10(highest) + 0.08
         ticks = _log_ticks(lowest, highest)
     else:
-        step = _nice_step(highest * 1.08, 5)
+        step = _nice_step(highest * 1.08, 6)
         floor, ceiling = 0.0, highest * 1.08
         ticks = [step * number for number in range(int(ceiling / step) + 1)]
 
@@ -224,6 +224,9 @@ def tree_chart(rows: Sequence[Row], ancestry: Sequence[Row], best_id: str | None
     for row in rows:
         children.setdefault(row.parent_id if row.parent_id in known else None, []).append(row)
     path = {row.id for row in ancestry}
+    for siblings in children.values():
+        # The line of the best on top, where a long tree is looked at first.
+        siblings.sort(key=lambda row: row.id not in path)
     place: dict[str, tuple[int, float]] = {}
     leaf = 0
     # Depth first without recursion: a chain of tunings can be longer than Python's stack.
