@@ -230,6 +230,10 @@ def runner_environment(threads: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        # Large tensors come from the heap and stay there: a fresh mapping for each costs page faults that swing by the double.
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+        "MALLOC_TOP_PAD_": str(64 << 20),
         "USER": "kernelevo",
         "LOGNAME": "kernelevo",
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",

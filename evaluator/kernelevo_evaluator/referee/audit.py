@@ -28,7 +28,7 @@ from kernelevo_evaluator.referee.effort import PLANS, RING_BYTES
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.referee.reference import is_inexact, same_bits
 from kernelevo_evaluator.referee.statistics import median_ratio
-from kernelevo_evaluator.referee.timing import Clock, Ring
+from kernelevo_evaluator.referee.timing import Clock, Overhead, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -259,22 +259,21 @@ class Audit:
             )
 
     def _eager(self, ring: Ring) -> Baseline:
+        """The reference as it is, in microseconds a call, overhead subtracted."""
         clock = Clock(self._host, self._reference.make_mixer(), ring)
         rings = clock.prepare(self._reference)
-        times = []
+        overhead = Overhead(ring)
+        blocks = []
         self._host.quiet()
         try:
             for _ in range(PLANS[Effort.FULL].minimum_pairs):
                 clock.renew(rings)
-                outside = clock.block(self._reference, rings, sample=False).outside_us
-                if outside > 0:
-                    times.append(outside)
+                blocks.append(clock.block(self._reference, rings).outside_us)
+                overhead.add(blocks[-1], clock.block(self._reference, rings, calls=ring.short).outside_us)
         finally:
             self._host.thaw(self._reference.runner.name)
             self._host.loud()
-        if not times:
-            return Baseline(kind=BaselineKind.EAGER, median_us=self._reference.call_seconds * 1e6)
-        interval = median_ratio(times)
+        interval = median_ratio([(block - overhead.block_us) / ring.calls for block in blocks])
         return Baseline(kind=BaselineKind.EAGER, median_us=interval.value, low_us=interval.low, high_us=interval.high)
 
 

@@ -37,8 +37,10 @@ PLANS = {
 
 TARGET_HALF_WIDTH = 0.01
 """Timing stops once the interval is within this of its value."""
-BLOCK_SECONDS = 0.015
-"""A short block of the baseline lasts about this long; a long one twice that."""
+BLOCK_SECONDS = 0.040
+"""A block of the baseline lasts about this long."""
+ROUNDS = 4
+"""Most blocks added up for one measurement, where memory allows none that long."""
 RING_BYTES = 512 << 20
 """Most memory for one side's ring of inputs and outputs."""
 RING_SLOTS = 192

@@ -279,8 +279,9 @@ class Evaluation:
         )
         self._host.progress(
             Stage.TIME,
-            f"blocks of {clock.ring.calls} and {2 * clock.ring.calls} calls over a ring of {clock.ring.slots} slots",
+            f"blocks of {clock.ring.calls} calls over a ring of {clock.ring.slots} slots",
         )
+        baseline_rings = clock.prepare(baseline)
         session = Session(
             host=self._host,
             reference=reference,
@@ -289,7 +290,8 @@ class Evaluation:
             clock=clock,
             plan=self._plan,
             rings=clock.prepare(subject),
-            baseline_rings=clock.prepare(baseline),
+            baseline_rings=baseline_rings,
+            reference_rings=baseline_rings if baseline is reference else clock.prepare(reference),
             trusted_baseline=self._request.baseline is not BaselineKind.CANDIDATE,
         )
         names = {subject.runner.name, baseline.runner.name, reference.runner.name}
@@ -298,12 +300,6 @@ class Evaluation:
             for name in names:
                 self._host.freeze(name)
             stopped = session.measure(self._request.bound_speedup)
-            if not session.samples.ratios:
-                raise Decided(
-                    Verdict.TIMING_DISPUTED,
-                    Stage.TIME,
-                    "the host's noise was larger than every block: nothing can be said of the time; is the host loaded?",
-                )
             self._host.kill(subject.runner.name)
             drift = session.drift()
         finally:

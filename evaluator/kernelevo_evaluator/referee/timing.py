@@ -1,10 +1,13 @@
 """Time by the referee's own clock, of calls that are checked.
 
 A block is one message that starts n calls over slots of fresh content; its clock stops only when secretly sampled slots of that
-very block were copied out. Time for a call is the slope between blocks of n and of 2n calls, so that everything which does not
-grow with the number of calls (messages, wake-ups, the copies) drops out. While one side runs, the other side's processes are
-frozen. A pair is the baseline, the candidate and the baseline again in random order, close in time: its ratio is that of the
-baseline's mean to the candidate, and the two baselines give the measurement of the baseline against itself.
+very block were copied out. What does not grow with the number of calls (the messages, the wake-up, the copies) is measured on
+the *reference*, from blocks of n and of n/3 calls, and subtracted from both sides alike: a candidate's own slope would be a
+claim, since one that dawdles in its short blocks makes its slope as flat as it likes.
+
+While one side runs, the other side's processes are frozen. A pair is the baseline, the candidate and the baseline again in
+random order, close in time: its ratio is that of the baseline's mean to the candidate, and the two baselines give the
+measurement of the baseline against itself.
 """
 
 from __future__ import annotations
@@ -57,43 +60,47 @@ class Side(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """How the ring is used: `calls` for a short block, twice as many for a long one, one slot to warm up on."""
+    """How the ring is used: `calls` for a block, each on a slot of its own, and one slot to warm up on."""
 
     calls: int
     rounds: int
-    """Blocks of one kind whose times are added up, where memory does not allow one long enough."""
+    """Blocks whose times are added up for one measurement, where memory does not allow one long enough."""
 
     @property
     def slots(self) -> int:
         """Slots in the ring."""
-        return 3 * self.calls + 1
+        return self.calls + 1
 
     @property
     def warm(self) -> int:
-        """The slot for calls that are dropped, just after a switch."""
-        return 3 * self.calls
+        """The slot for the call that is dropped, just after a switch."""
+        return self.calls
+
+    @property
+    def short(self) -> int:
+        """Calls of the short block that calibrates the overhead."""
+        return max(1, self.calls // 3)
 
     @staticmethod
     def choose(call_seconds: float, slot_bytes: int, cache_bytes: int, memory_bytes: int) -> Ring:
         """A ring of more than twice the last-level cache, with blocks of `BLOCK_SECONDS`, within memory."""
-        most = max(1, min(settings.RING_SLOTS, memory_bytes // slot_bytes) // 3)
-        for_cache = -(-2 * cache_bytes // slot_bytes) // 3 + 1
-        for_time = max(1, round(settings.BLOCK_SECONDS / call_seconds))
-        calls = min(most, max(for_cache, for_time, 2))
-        rounds = max(1, min(4, round(for_time / calls)))
+        most = max(3, min(settings.RING_SLOTS, memory_bytes // slot_bytes) - 1)
+        for_cache = -(-2 * cache_bytes // slot_bytes) + 1
+        for_time = max(3, round(settings.BLOCK_SECONDS / call_seconds))
+        calls = min(most, max(for_cache, for_time))
+        rounds = max(1, min(settings.ROUNDS, round(for_time / calls)))
         return Ring(calls, rounds)
 
 
 @dataclass(slots=True)
 class Samples:
-    """Raw outside times of one call, in microseconds."""
+    """Raw outside times of one call in microseconds, overhead subtracted, pair by pair."""
 
     candidate: list[float] = field(default_factory=list)
     baseline: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     against_itself: list[float] = field(default_factory=list)
     claimed: list[float] = field(default_factory=list)
-    discarded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +114,20 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One measurement of a side: microseconds of one call."""
+    """One block of a side: microseconds in all, by the outside clock and by the runner's own."""
 
     outside_us: float
     claimed_us: float
     sampled: list[Sampled]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Raw totals of one pair, in microseconds for a block."""
+
+    baselines: tuple[float, float]
+    candidate: float
+    claimed: float
 
 
 class Clock:
@@ -143,50 +159,60 @@ class Clock:
         """A private copy of a content."""
         return self._mixer.content(recipe)
 
-    def block(self, side: Side, rings: Rings, sample: bool) -> Block:
-        """Thaw a side, time a short and a long block in random order, and freeze it again."""
-        calls = self.ring.calls
-        order = list(range(3 * calls))
-        start = self._random.randrange(3 * calls)
-        order = order[start:] + order[:start]
-        parts = [("short", order[:calls]), ("long", order[calls:])]
-        self._random.shuffle(parts)
-        outside, claimed = {}, {}
-        sampled: list[Sampled] = []
-        self._host.thaw(side.runner.name)
-        try:
-            # The calls just after a switch are dropped.
-            side.runner.run(TIMING_RING, (self.ring.warm,))
-            for name, slots in parts:
-                # Both blocks copy as many slots, so that the copies drop out of the slope.
-                chosen = self._random.sample(slots, min(settings.SAMPLES, calls))
-                outside[name], claimed[name] = self._timed(side, rings, slots, chosen)
-                if sample:
-                    sampled += [
-                        Sampled(slot, copy.clone(), rings.inputs.copy_out(slot))
-                        for slot, copy in zip(chosen, self._copies, strict=False)
-                    ]
-        finally:
-            self._host.freeze(side.runner.name)
-        return Block(
-            outside_us=(outside["long"] - outside["short"]) / calls / 1000,
-            claimed_us=(claimed["long"] - claimed["short"]) / calls / 1000,
-            sampled=sampled,
-        )
+    def block(self, side: Side, rings: Rings, *, calls: int | None = None, sample: bool = False) -> Block:
+        """Thaw a side, time one block of it over slots in a secret rotation, and freeze it again.
 
-    def _timed(self, side: Side, rings: Rings, slots: Sequence[int], chosen: Sequence[int]) -> tuple[int, int]:
+        `sample`: keep what the clock waited for, to be checked. As many slots are copied whether it is kept or not.
+        """
+        order = list(range(self.ring.calls))
+        start = self._random.randrange(len(order))
+        order = (order[start:] + order[:start])[:calls]
+        chosen = self._random.sample(order, min(settings.SAMPLES, self.ring.short))
         while len(self._copies) < len(chosen):
             self._copies.append(torch.zeros(rings.outputs.layout.nbytes, dtype=torch.uint8))
-        start = time.perf_counter_ns()
-        done = side.runner.run(TIMING_RING, slots)
-        for slot, into in zip(chosen, self._copies, strict=False):
-            rings.outputs.copy_out(slot, into)
-        return time.perf_counter_ns() - start, done.claimed_ns
+        self._host.thaw(side.runner.name)
+        try:
+            # The call just after a switch is dropped.
+            side.runner.run(TIMING_RING, (self.ring.warm,))
+            began = time.perf_counter_ns()
+            done = side.runner.run(TIMING_RING, order)
+            for slot, into in zip(chosen, self._copies, strict=False):
+                rings.outputs.copy_out(slot, into)
+            outside = time.perf_counter_ns() - began
+        finally:
+            self._host.freeze(side.runner.name)
+        kept = zip(chosen, self._copies, strict=False) if sample else ()
+        return Block(
+            outside_us=outside / 1000,
+            claimed_us=done.claimed_ns / 1000,
+            sampled=[Sampled(slot, copy.clone(), rings.inputs.copy_out(slot)) for slot, copy in kept],
+        )
+
+
+class Overhead:
+    """What a block costs beside its calls, in microseconds: measured on a reference, the same for both sides."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._long: list[float] = []
+        self._short: list[float] = []
+
+    def add(self, long_us: float, short_us: float) -> None:
+        """One block of `calls` and one of `short`, close in time."""
+        self._long.append(long_us)
+        self._short.append(short_us)
+
+    @property
+    def block_us(self) -> float:
+        """Of one block: the median intercept, between nothing and what the shortest short block took."""
+        n, m = self._ring.calls, self._ring.short
+        intercepts = [(n * s - m * b) / (n - m) for b, s in zip(self._long, self._short, strict=True)]
+        return min(max(statistics.median(intercepts), 0.0), 0.5 * min(self._short))
 
 
 @dataclass(slots=True)
 class Session:
-    """One timing of a candidate against a baseline. Both sides are frozen when it begins, and when it ends."""
+    """One timing of a candidate against a baseline. All sides are frozen when it begins, and when it ends."""
 
     host: Host
     reference: Reference
@@ -197,27 +223,49 @@ class Session:
     rings: Rings
     """The candidate's."""
     baseline_rings: Rings
+    reference_rings: Rings
+    """Where the overhead is measured; the baseline's own where the reference is the baseline."""
     trusted_baseline: bool
     """False where the baseline is a candidate too, which must not meet the same content twice."""
-    samples: Samples = field(default_factory=Samples)
+    _pairs: list[_Pair] = field(default_factory=list)
+    _overhead: Overhead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._overhead = Overhead(self.clock.ring)
 
     def measure(self, bound_speedup: float | None) -> bool:
         """Take pairs until the interval is narrow, the plan is exhausted or the bound is out of reach (then True)."""
         began = time.monotonic()
         while True:
             self._pair()
-            taken = len(self.samples.ratios)
-            if taken + self.samples.discarded >= self.plan.maximum_pairs:
-                return False
+            taken = len(self._pairs)
             if taken < self.plan.minimum_pairs:
                 continue
             ratio = self.ratio()
             if bound_speedup is not None and ratio.high < bound_speedup:
                 return True
-            if relative_half_width(ratio) <= settings.TARGET_HALF_WIDTH:
+            if taken >= self.plan.maximum_pairs or relative_half_width(ratio) <= settings.TARGET_HALF_WIDTH:
                 return False
             if time.monotonic() - began > self.plan.timing_seconds:
                 return False
+
+    @property
+    def samples(self) -> Samples:
+        """Times of one call, with the overhead as it is known now."""
+        samples = Samples()
+        for pair in self._pairs:
+            first, second = (self._per_call(total) for total in pair.baselines)
+            candidate, baseline = self._per_call(pair.candidate), (first + second) / 2
+            samples.candidate.append(candidate)
+            samples.baseline.append(baseline)
+            samples.ratios.append(baseline / candidate)
+            samples.against_itself.append(first / second)
+            samples.claimed.append(pair.claimed / self.clock.ring.calls)
+        return samples
+
+    def _per_call(self, block_us: float) -> float:
+        # Never below half of the block: an overhead that large would say that nothing was measured.
+        return max(block_us - self._overhead.block_us, 0.5 * block_us) / self.clock.ring.calls
 
     def ratio(self) -> Ratio:
         """The paired ratio with its widened interval."""
@@ -227,16 +275,17 @@ class Session:
         """The baseline measured against itself."""
         return median_ratio(self.samples.against_itself)
 
-    def drift(self) -> float | None:
+    def drift(self) -> float:
         """The baseline now that the candidate is gone, over the baseline before; a second look before it counts as faster."""
         before = statistics.median(self.samples.baseline)
         after: list[float] = []
-        for pairs in (self.plan.minimum_pairs, 2 * self.plan.minimum_pairs):
-            measured = [self._measure(self.baseline, self.baseline_rings, renew=True)[0] for _ in range(pairs)]
-            after += [value for value in measured if value > 0]
-            if after and statistics.median(after) / before > 1 - settings.DISPUTED_DRIFT:
+        for blocks in (self.plan.minimum_pairs, 2 * self.plan.minimum_pairs):
+            after += [
+                self._per_call(self._measure(self.baseline, self.baseline_rings, renew=True)[0]) for _ in range(blocks)
+            ]
+            if statistics.median(after) / before > 1 - settings.DISPUTED_DRIFT:
                 break
-        return statistics.median(after) / before if after else None
+        return statistics.median(after) / before
 
     def _pair(self) -> None:
         sequence = [self.baseline, self.subject, self.baseline]
@@ -249,19 +298,16 @@ class Session:
             else:
                 renew = not baselines or not self.trusted_baseline
                 baselines.append(self._measure(side, self.baseline_rings, renew=renew)[0])
-        if min(*baselines, candidate) <= 0:
-            # Noise larger than the block: the slope says nothing.
-            self.samples.discarded += 1
-            return
-        baseline = sum(baselines) / 2
-        self.samples.ratios.append(baseline / candidate)
-        self.samples.against_itself.append(baselines[0] / baselines[1])
-        self.samples.candidate.append(candidate)
-        self.samples.baseline.append(baseline)
-        self.samples.claimed.append(claimed)
+        if self.baseline is self.reference:
+            long = baselines[1]
+        else:
+            long = self._measure(self.reference, self.reference_rings, renew=False)[0]
+        short = self.clock.block(self.reference, self.reference_rings, calls=self.clock.ring.short).outside_us
+        self._overhead.add(long, short)
+        self._pairs.append(_Pair((baselines[0], baselines[1]), candidate, claimed))
 
     def _measure(self, side: Side, rings: Rings, *, renew: bool) -> tuple[float, float]:
-        """Microseconds of one call of a side, by the outside clock and by its own; what was sampled of a candidate is checked."""
+        """Microseconds of a block, by the outside clock and by the side's own; what was sampled of a candidate is checked."""
         outside = claimed = 0.0
         rounds = self.clock.ring.rounds
         for turn in range(rounds):
@@ -295,20 +341,19 @@ class Session:
 
 
 def timing_of(
-    session: Session, policy: TimingPolicy, floor_us: float | None, drift: float | None, *, stopped_at_bound: bool
+    session: Session, policy: TimingPolicy, floor_us: float | None, drift: float, *, stopped_at_bound: bool
 ) -> Timing:
     """The evidence, as a part of the evaluation."""
     samples = session.samples
     speedup = session.ratio()
+    ring = session.clock.ring
     remarks = []
-    if drift is not None and drift < session.against_itself().low:
+    if drift < session.against_itself().low:
         # The faster baseline counts.
         speedup = replace(speedup, value=speedup.value * drift, low=speedup.low * drift, high=speedup.high * drift)
         remarks.append(f"the baseline ran faster once the candidate was gone: the ratio was multiplied by {drift:.3f}")
-    if samples.discarded:
-        remarks.append(f"{samples.discarded} pairs discarded: the host's noise was larger than a block")
-    if session.clock.ring.rounds > 1:
-        remarks.append(f"memory allows no longer block: {session.clock.ring.rounds} were added up for each measurement")
+    if ring.rounds > 1:
+        remarks.append(f"memory allows no longer block: {ring.rounds} were added up for each measurement")
     return Timing(
         policy=policy,
         mode=TimingMode.CALLS,
@@ -324,6 +369,6 @@ def timing_of(
         floor_us=floor_us,
         remarks=tuple(remarks),
         stopped_at_bound=stopped_at_bound,
-        calls_per_block=session.clock.ring.calls,
-        ring_slots=session.clock.ring.slots,
+        calls_per_block=ring.calls,
+        ring_slots=ring.slots,
     )
