@@ -202,6 +202,10 @@ class _Finder(cst.CSTVisitor):
         call: cst.Call | None = None,
     ) -> None:
         start, end = self._span(node)
+        if isinstance(node, cst.Tuple) and node.lpar:
+            # The parentheses are not part of the node's own position.
+            start = self._source.rfind("(", 0, start)
+            end = self._source.find(")", end) + 1
         text = self._source[start:end]
         elements = self._elements(node)
         # Rewriting would lose a comment; a tuple without parentheses is too rare to handle.

@@ -122,11 +122,3 @@ class TunableSource:
             ParameterValue(name=parameter.name, value=value)
             for parameter, value in zip(self.parameters, configuration, strict=True)
         )
-
-    def difference(self, configuration: Configuration) -> str:
-        """In words, what changes against the source as it stands, e.g. "BLOCK 64 -> 128"."""
-        return ", ".join(
-            f"{parameter.name} {old or 'none'} -> {new or 'none'}"
-            for parameter, old, new in zip(self.parameters, self.configuration, configuration, strict=True)
-            if old != new
-        )

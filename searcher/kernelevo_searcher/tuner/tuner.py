@@ -15,7 +15,7 @@ from kernelevo_searcher.tuner.search import Observation, next_configuration
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kernelevo_searcher.events import ParameterValue
     from kernelevo_searcher.state import CandidateState, RunState
@@ -41,6 +41,15 @@ class Tuned:
     parameters: tuple[ParameterValue, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A candidate's place in a space."""
+
+    candidate: CandidateState
+    skeleton: str
+    configuration: Configuration
+
+
 class Tuner:
     """Proposes changes of parameters.
 
@@ -50,28 +59,55 @@ class Tuner:
 
     def __init__(self, text: Callable[[str], str]) -> None:
         self._text = text
-        self._read: dict[str, TunableSource | None] = {}
-        """By source digest."""
+        self._parsed: dict[str, TunableSource | None] = {}
+        """By candidate; only of those whose source had to be read."""
+        self._members: dict[str, _Member | None] = {}
 
-    def tunable(self, candidate: CandidateState) -> TunableSource | None:
-        """The candidate's source with its parameters; None where it has none."""
-        digest = candidate.proposed.source_digest
-        if digest not in self._read:
-            self._read[digest] = find_parameters(self._text(digest))
-        return self._read[digest]
+    def _parse(self, candidate: CandidateState) -> TunableSource | None:
+        if candidate.id not in self._parsed:
+            self._parsed[candidate.id] = find_parameters(self._text(candidate.proposed.source_digest))
+        return self._parsed[candidate.id]
+
+    def _member(self, state: RunState, candidate: CandidateState) -> _Member | None:
+        """Where the candidate stands; None where its source has no parameters."""
+        if candidate.id not in self._members:
+            self._members[candidate.id] = self._inherited(state, candidate) or self._read(candidate)
+        return self._members[candidate.id]
+
+    def _read(self, candidate: CandidateState) -> _Member | None:
+        tunable = self._parse(candidate)
+        return _Member(candidate, tunable.skeleton, tunable.configuration) if tunable is not None else None
+
+    def _inherited(self, state: RunState, candidate: CandidateState) -> _Member | None:
+        """What the tuner made stands in its parent's space, at the values in the log: no need to read the source."""
+        parent = state.candidates.get(candidate.parent_id or "")
+        if parent is None or not candidate.proposed.parameters:
+            return None
+        member = self._member(state, parent)
+        configuration = tuple(parameter.value for parameter in candidate.proposed.parameters)
+        if member is None or len(member.configuration) != len(configuration):
+            return None
+        return _Member(candidate, member.skeleton, configuration)
 
     def propose(self, state: RunState, parent_id: str, rng: random.Random) -> Tuned | None:
         """The next configuration around this parent or the best of its space; None when nothing is left."""
-        parent = self.tunable(state.candidates[parent_id])
+        parent = self._member(state, state.candidates[parent_id])
         if parent is None:
             return None
-        members = self._members(state, parent)
-        root = next(iter(members.values()))[1]
+        members = [
+            member
+            for candidate in state.candidates.values()
+            if (member := self._member(state, candidate)) is not None and member.skeleton == parent.skeleton
+        ]
+        root = self._parse(members[0].candidate)
         # Ladders come from the root; a member with a value beside them starts a space of its own.
-        if not root.contains(parent.configuration):
-            members = {name: member for name, member in members.items() if name == parent_id}
-            root = parent
-        observed, pending = self._observations(state, members, root)
+        if root is None or not root.contains(parent.configuration):
+            members = [parent]
+            root = self._parse(parent.candidate)
+        if root is None:
+            return None
+        members = [member for member in members if root.contains(member.configuration)]
+        observed, pending = _observations(members)
         known = set(pending)
         centre = parent.configuration if rng.random() >= _BEST_SHARE else None
         for _ in range(_MOST_DUPLICATES):
@@ -80,69 +116,55 @@ class Tuner:
                 return None
             source = root.render(configuration)
             if normal_digest(source) not in state.by_normal_digest:
-                nearest = self._nearest(state, members, configuration)
+                nearest = _nearest(members, configuration)
                 return Tuned(
                     source=source,
-                    parent_id=nearest.id,
-                    idea=_idea(members[nearest.id][1], root, configuration),
+                    parent_id=nearest.candidate.id,
+                    idea=_difference(root, nearest.configuration, configuration),
                     parameters=root.named(configuration),
                 )
             known.add(configuration)
         return None
 
-    def _members(self, state: RunState, parent: TunableSource) -> dict[str, tuple[CandidateState, TunableSource]]:
-        members = {}
-        for candidate in state.candidates.values():
-            tunable = self.tunable(candidate)
-            if tunable is not None and tunable.skeleton == parent.skeleton:
-                members[candidate.id] = (candidate, tunable)
-        return members
 
-    @staticmethod
-    def _observations(
-        state: RunState, members: dict[str, tuple[CandidateState, TunableSource]], root: TunableSource
-    ) -> tuple[list[Observation], list[Configuration]]:
-        observed, pending = [], []
-        for candidate, tunable in members.values():
-            if not root.contains(tunable.configuration):
-                continue
-            if candidate.evaluation is None:
-                pending.append(tunable.configuration)
-                continue
-            ratio = candidate.speedup
-            observed.append(
-                Observation(
-                    configuration=tunable.configuration,
-                    value=ratio.value if ratio is not None else None,
-                    low=ratio.low if ratio is not None else None,
-                    high=ratio.high if ratio is not None else None,
-                )
+def _observations(members: Sequence[_Member]) -> tuple[list[Observation], list[Configuration]]:
+    """What was measured, and what is known to be under way or was left out."""
+    observed, pending = [], []
+    for member in members:
+        if member.candidate.evaluation is None:
+            pending.append(member.configuration)
+            continue
+        ratio = member.candidate.speedup
+        observed.append(
+            Observation(
+                configuration=member.configuration,
+                value=ratio.value if ratio is not None else None,
+                low=ratio.low if ratio is not None else None,
+                high=ratio.high if ratio is not None else None,
             )
-        if len(observed) > _MOST_OBSERVATIONS:
-            pending += [observation.configuration for observation in observed]
-            best = sorted(observed, key=lambda observation: -(observation.low or 0.0))[: _MOST_OBSERVATIONS // 2]
-            newest = observed[-_MOST_OBSERVATIONS // 2 :]
-            observed = [observation for observation in observed if observation in best or observation in newest]
-        return observed, pending
-
-    @staticmethod
-    def _nearest(
-        state: RunState, members: dict[str, tuple[CandidateState, TunableSource]], configuration: Configuration
-    ) -> CandidateState:
-        """Fewest parameters apart; of those the fastest."""
-
-        def distance(item: tuple[CandidateState, TunableSource]) -> tuple[int, float, int]:
-            candidate, tunable = item
-            apart = sum(a != b for a, b in zip(tunable.configuration, configuration, strict=True))
-            return apart, -candidate.low, candidate.order
-
-        passed = [item for item in members.values() if item[0].speedup is not None] or list(members.values())
-        return min(passed, key=distance)[0]
+        )
+    if len(observed) > _MOST_OBSERVATIONS:
+        pending += [observation.configuration for observation in observed]
+        best = sorted(observed, key=lambda observation: -(observation.low or 0.0))[: _MOST_OBSERVATIONS // 2]
+        kept = {observation.configuration for observation in (*best, *observed[-_MOST_OBSERVATIONS // 2 :])}
+        observed = [observation for observation in observed if observation.configuration in kept]
+    return observed, pending
 
 
-def _idea(parent: TunableSource, root: TunableSource, configuration: Configuration) -> str:
+def _nearest(members: Sequence[_Member], configuration: Configuration) -> _Member:
+    """Fewest parameters apart; of those the fastest."""
+
+    def distance(member: _Member) -> tuple[int, float, int]:
+        apart = sum(a != b for a, b in zip(member.configuration, configuration, strict=True))
+        return apart, -member.candidate.low, member.candidate.order
+
+    passed = [member for member in members if member.candidate.speedup is not None]
+    return min(passed or members, key=distance)
+
+
+def _difference(root: TunableSource, before: Configuration, after: Configuration) -> str:
     return ", ".join(
         f"{parameter.name} {old or 'none'} -> {new or 'none'}"
-        for parameter, old, new in zip(root.parameters, parent.configuration, configuration, strict=True)
+        for parameter, old, new in zip(root.parameters, before, after, strict=True)
         if old != new
     )
