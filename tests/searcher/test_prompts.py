@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from kernelevo_api.types import (
     Tool,
     Verdict,
 )
+from kernelevo_searcher import prompts
 from kernelevo_searcher.llm.feedback import feedback_on
 from kernelevo_searcher.llm.messages import MODEL_ACTIONS, PromptSettings, build_messages
 from kernelevo_searcher.prompts import ACTION_TEMPLATES, PromptError, PromptLibrary, fenced, one_line, untrusted
@@ -303,3 +305,17 @@ def test_text_that_cannot_be_encoded_is_made_harmless() -> None:
     _, user = text_of(request(ActionKind.FIX, failure=failure))
     user.encode("utf-8")
     assert "\x1b" not in user and "\x00" not in user and "\x1e" not in user
+
+
+def test_templates_that_do_not_parse_are_found_at_once(tmp_path: Path) -> None:
+    LIBRARY.check()
+    (tmp_path / "fix.j2").write_text("one\n{% if %}")
+    with pytest.raises(PromptError, match=r"fix\.j2, line 2"):
+        PromptLibrary(tmp_path).check()
+
+
+@pytest.mark.parametrize("language", list(Language))
+def test_the_code_in_the_notes_is_python(language: Language) -> None:
+    notes = (Path(prompts.__file__).parent / "languages" / f"{language.value}.j2").read_text(encoding="utf-8")
+    for code in re.findall(r"```python\n(.*?)```", notes, re.DOTALL):
+        ast.parse(code)

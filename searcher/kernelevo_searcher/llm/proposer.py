@@ -33,7 +33,7 @@ class LLMProposer:
     `prompts` is a folder whose templates replace those of the same name that come with the package.
 
     Raises:
-        PromptError: `prompts` is no folder.
+        PromptError: `prompts` is no folder, or holds a template that does not parse.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class LLMProposer:
     ) -> None:
         self._client = ChatClient(endpoint)
         self._library = PromptLibrary(prompts)
+        self._library.check()
         self._prompt_settings = prompt_settings or PromptSettings()
         self._patch_settings = patch_settings or PatchSettings()
 

@@ -85,6 +85,18 @@ class PromptLibrary:
         """Names of all templates."""
         return self._environment.list_templates(extensions=["j2"])
 
+    def check(self) -> None:
+        """Parse every template, so that a broken one is found before anything is paid.
+
+        Raises:
+            PromptError: one does not parse.
+        """
+        for name in self.names():
+            try:
+                self._environment.get_template(name)
+            except jinja2.TemplateSyntaxError as error:
+                raise PromptError(f"prompt {error.filename or name}, line {error.lineno}: {error.message}") from error
+
     def render(self, name: str, **values: object) -> str:
         """One template with its values.
 
