@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -42,9 +42,6 @@ from kernelevo_searcher.llm.feedback import feedback_on
 from kernelevo_searcher.llm.messages import MODEL_ACTIONS, PromptSettings, build_messages
 from kernelevo_searcher.prompts import ACTION_TEMPLATES, PromptError, PromptLibrary, fenced, one_line, untrusted
 from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome, ProposalRequest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REFERENCE = "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
 PARENT = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n\n\n\n        return x + x\n"
