@@ -312,3 +312,9 @@ def test_retry_after_is_read_in_every_form() -> None:
     for nonsense in ("soon", "nan", "inf", ""):
         assert _retry_after({"retry-after": nonsense}) is None
     assert _retry_after({}) is None
+
+
+async def test_what_was_lost_before_a_refusal_is_charged() -> None:
+    with serve(Reply(drop=True), Reply(status=404)) as server, pytest.raises(ProposerRefused) as caught:
+        await complete(server, max_reply_tokens=20_000)
+    assert caught.value.usage is not None and caught.value.usage.prompt_tokens > 0

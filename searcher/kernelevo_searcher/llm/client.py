@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelevo_searcher.llm.tokens import bound_tokens, estimate_tokens, message_text
-from kernelevo_searcher.proposers import EndpointUnreachable, ProposerRefused, Usage
+from kernelevo_searcher.proposers import EndpointUnreachable, ProposerError, ProposerRefused, Usage
 
 if TYPE_CHECKING:
     import openai
@@ -140,6 +140,10 @@ class ChatClient:
             start = time.monotonic()
             try:
                 return await self._attempt(messages, allowed, spend)
+            except ProposerError as error:
+                # The attempt itself cost nothing; replies that were lost before it did.
+                error.usage = spend.usage()
+                raise
             except _Retriable as failure:
                 if failure.lost:
                     self._charge_lost(messages, allowed, time.monotonic() - start, spend)
