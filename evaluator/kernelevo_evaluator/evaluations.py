@@ -135,6 +135,10 @@ class Evaluations:
         # What ends these is the end of their work, which has come.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def hurry(self) -> None:
+        """Let `drain` wait no longer."""
+        self._scheduler.hurry()
+
     @property
     def draining(self) -> bool:
         return self._scheduler.draining

@@ -7,7 +7,6 @@ holds a `Ticket`; when the last ticket is given back before the end, the work le
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -83,6 +82,7 @@ class Scheduler:
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._hurry = asyncio.Event()
         self._mean_s = _FIRST_ESTIMATE_S
 
     @property
@@ -145,15 +145,22 @@ class Scheduler:
             self._end(
                 work, Draining("this evaluator is shutting down; the request is kept and goes on at its next start")
             )
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
+        idle, hurry = asyncio.create_task(self._idle.wait()), asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait([idle, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
+            hurry.cancel()
         for work in list(self._running):
             if not work.result.done():
                 work.result.set_exception(Draining("this evaluator was shut down before the work ended"))
             if work.task is not None:
                 work.task.cancel()
         await self._idle.wait()
+
+    def hurry(self) -> None:
+        """Let `drain` wait no longer."""
+        self._hurry.set()
 
     def _pump(self) -> None:
         moved = False

@@ -62,8 +62,11 @@ def _credentials(settings: EvaluatorSettings) -> grpc.ServerCredentials:
 
 def _bind_tcp(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> str:
     try:
-        plain = credentials is None
-        port = server.add_insecure_port(address) if plain else server.add_secure_port(address, credentials)
+        port = (
+            server.add_secure_port(address, credentials)
+            if credentials is not None
+            else server.add_insecure_port(address)
+        )
     except (RuntimeError, ValueError) as error:
         raise ListenError(f"cannot listen on {address}: {error}") from error
     if not port:

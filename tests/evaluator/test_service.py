@@ -591,11 +591,11 @@ class TestRecords:
         # Every connection of the pool: a limit on the file's size is what a full disk looks like to SQLite.
         limit = [f"PRAGMA max_page_count={pages}"]
 
-        def full(connection: Any) -> None:
+        def full(connection: Any, *_: Any) -> None:
             for statement in limit:
-                connection.exec_driver_sql(statement)
+                connection.execute(statement)
 
-        sa.event.listen(store._engine, "begin", full, insert=True)
+        sa.event.listen(store._engine, "checkout", full)
         blob = "x" * 200_000
         with pytest.raises(errors.StoreUnavailable):
             await client.evaluate(make_request("passed", extra=f"# {blob}"))

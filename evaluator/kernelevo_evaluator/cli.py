@@ -1,0 +1,389 @@
+"""The command `kernelevo-evaluator`: serve, doctor, status, settings.
+
+Exit codes: 0 all is well, 1 the evaluator cannot do its work here (the message says what is missing), 2 usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from kernelevo_api.client import AsyncEvaluatorClient
+from kernelevo_api.errors import EvaluatorError
+from kernelevo_api.json import to_json
+from kernelevo_evaluator import lifeline
+from kernelevo_evaluator.settings import EvaluatorSettings, LoadedSettings, SettingsInvalid, load_settings
+
+if TYPE_CHECKING:
+    from kernelevo_api.types import Capabilities
+    from kernelevo_evaluator.doctor import Check
+    from kernelevo_evaluator.server import EvaluatorServer
+
+app = typer.Typer(
+    help="The KernelEvo evaluator: builds, checks and times GPU kernels that nobody trusts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_EMBEDDED_DRAIN_S = 2.0
+"""An evaluator that belongs to its parent has nobody else to finish work for."""
+
+StateDir = Annotated[Path | None, typer.Option(help="Folder of results, accepted requests and built artefacts.")]
+SandboxName = Annotated[
+    str | None, typer.Option("--sandbox", help="bubblewrap, or none for code that one wrote oneself.")
+]
+Configuration = Annotated[
+    Path | None, typer.Option("--config", help="Configuration file; kernelevo.toml in this folder when absent.")
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; `settings` lists them. Repeatable."),
+]
+
+
+def main() -> None:
+    """Run the command."""
+    app()
+
+
+@app.command()
+def serve(
+    listen: Annotated[
+        str | None, typer.Option(help="unix:PATH or host:port. A socket in the state folder when absent.")
+    ] = None,
+    state_dir: StateDir = None,
+    sandbox: SandboxName = None,
+    insecure_loopback: Annotated[
+        bool | None, typer.Option("--insecure-loopback", help="Allow plain TCP on a loopback address.")
+    ] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM: the server's certificate chain.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM: the server's private key.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="PEM: ask clients for certificates of this CA.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with one accepted bearer token a line.")] = None,
+    config: Configuration = None,
+    assignments: Assignments = None,
+    ready_fd: Annotated[
+        int | None, typer.Option(help="Write the address and a newline to this descriptor when ready, and close it.")
+    ] = None,
+    exit_with_parent: Annotated[
+        bool, typer.Option("--exit-with-parent", help="End when the process that started this one has ended.")
+    ] = False,
+    show_settings: Annotated[
+        bool, typer.Option("--show-settings", help="Print every setting and where it came from, and end.")
+    ] = False,
+) -> None:
+    """Serve evaluations until SIGTERM, which drains: running work ends, queued work goes on at the next start.
+
+    Candidates run in a sandbox whose guarantees are tried first; without the essential ones the server does not start.
+    """
+    flags = {
+        "listen": listen,
+        "state_dir": state_dir,
+        "sandbox": sandbox,
+        "insecure_loopback": insecure_loopback,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
+        "token_file": token_file,
+    }
+    loaded = _load(flags, assignments, config)
+    if show_settings:
+        _print_settings(loaded, as_json=False)
+        return
+    _need_linux()
+    settings = loaded.settings
+    if exit_with_parent and loaded.origin["drain_s"] == "default":
+        settings = settings.model_copy(update={"drain_s": _EMBEDDED_DRAIN_S})
+    raise typer.Exit(asyncio.run(_serve(settings, ready_fd, exit_with_parent)))
+
+
+@app.command()
+def doctor(
+    state_dir: StateDir = None,
+    sandbox: SandboxName = None,
+    config: Configuration = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+) -> None:
+    """Try what this host guarantees, say what is missing and how to get it. Exit code 1 if the server would not start."""
+    settings = _load({"state_dir": state_dir, "sandbox": sandbox}, None, config).settings
+    _need_linux()
+    from kernelevo_evaluator.doctor import examine, sound
+
+    checks = asyncio.run(examine(settings))
+    good = sound(checks)
+    if as_json:
+        print(json.dumps({"sound": good, "checks": [asdict(check) for check in checks]}, indent=2))  # noqa: T201
+    elif sys.stdout.isatty():
+        _print_checks(checks)
+    else:
+        for check in checks:
+            print(_plain(check))  # noqa: T201
+    if not as_json:
+        _say("the evaluator can work here" if good else "the evaluator cannot work here; see what is missing above")
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def status(
+    address: Annotated[str, typer.Argument(help="unix:PATH, a path, or host:port.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until interrupted.")] = False,
+    token_file: Annotated[Path | None, typer.Option(help="File whose first line is the token to use.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+) -> None:
+    """Ask a running evaluator what it has and how busy it is. Exit code 1 if none answers."""
+    try:
+        token = token_file.read_text(encoding="utf-8").split()[0] if token_file is not None else None
+        asyncio.run(_status(address, token, watch=watch, as_json=as_json))
+    except (ValueError, IndexError, OSError) as error:
+        _fail(str(error), 2)
+    except EvaluatorError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return
+
+
+@app.command(name="settings")
+def show_settings(
+    config: Configuration = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+) -> None:
+    """Print every setting, its value, and where the value came from."""
+    _print_settings(_load({}, None, config), as_json=as_json)
+
+
+async def _serve(settings: EvaluatorSettings, ready_fd: int | None, exit_with_parent: bool) -> int:
+    # Imported here, so that `status` and `settings` work where an evaluator cannot run.
+    from kernelevo_api.errors import StoreUnavailable
+    from kernelevo_evaluator.auth import TokensInvalid
+    from kernelevo_evaluator.executor import ExecutorFault
+    from kernelevo_evaluator.logs import configure
+    from kernelevo_evaluator.server import evaluator_version
+    from kernelevo_evaluator.sockets import ListenError
+    from kernelevo_evaluator.store import StoreLocked
+    from kernelevo_sandbox import SandboxError
+
+    configure(settings)
+    stop, now = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop_or_hurry, stop, now)
+    async with lifeline.watch_parent(now) if exit_with_parent else contextlib.nullcontext():
+        starting = asyncio.create_task(_start(settings))
+        try:
+            if not await _before(starting, stop, now):
+                starting.cancel()
+            server, address = await starting
+        except asyncio.CancelledError:
+            return 0
+        except (
+            SandboxError,
+            StoreLocked,
+            StoreUnavailable,
+            ListenError,
+            TokensInvalid,
+            ExecutorFault,
+            Unsound,
+        ) as error:
+            _complain(str(error))
+            return 1
+        print(f"kernelevo-evaluator {evaluator_version()} listens on {address}", flush=True)  # noqa: T201
+        if ready_fd is not None:
+            with os.fdopen(ready_fd, "w") as ready:
+                ready.write(f"{address}\n")
+        await _first(stop, now)
+        draining = asyncio.create_task(server.drain(0.0 if now.is_set() else None))
+        if not await _before(draining, now):
+            server.evaluations.hurry()
+        await draining
+    return 0
+
+
+class Unsound(Exception):
+    """This host does not give an essential guarantee."""
+
+
+async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
+    from kernelevo_evaluator.local_executor import LocalExecutor
+    from kernelevo_evaluator.server import EvaluatorServer
+    from kernelevo_sandbox import open_sandbox
+
+    sandbox = open_sandbox(settings.sandbox)
+    try:
+        if settings.sandbox == "none":
+            _complain(
+                "WARNING: --sandbox none runs candidates as this user, with its files, network and devices. "
+                "Use it for code that you wrote yourself, and for nothing else."
+            )
+        else:
+            missing = [one for one in await sandbox.probe() if one.essential and not one.holds]
+            if missing:
+                lines = [f"  {one.name}: {one.evidence}. {one.remedy}".rstrip() for one in missing]
+                raise Unsound(
+                    "this host does not isolate what runs here, so the evaluator does not start:\n"
+                    + "\n".join(lines)
+                    + "\n`kernelevo-evaluator doctor` shows everything; --sandbox none is for code that one wrote oneself"
+                )
+        executor = LocalExecutor(sandbox=sandbox, settings=settings.executor())
+    except BaseException:
+        await sandbox.close()
+        raise
+    # From here on the executor owns the sandbox, and the server the executor.
+    server = EvaluatorServer(executor, settings)
+    return server, await server.start()
+
+
+def _stop_or_hurry(stop: asyncio.Event, now: asyncio.Event) -> None:
+    """The first signal drains, the second ends at once."""
+    if stop.is_set():
+        now.set()
+    stop.set()
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Returns when the first of the events is set."""
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _before(task: asyncio.Task[Any], *events: asyncio.Event) -> bool:
+    """Wait for `task` or the first of `events`; whether the task has ended."""
+    waiting = asyncio.create_task(_first(*events))
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    return task.done()
+
+
+async def _status(address: str, token: str | None, *, watch: bool, as_json: bool) -> None:
+    async with AsyncEvaluatorClient(address, token=token) as client:
+        found = await client.get_capabilities(timeout=10.0)
+        if as_json:
+            print(json.dumps(to_json(found), indent=2))  # noqa: T201
+        elif not sys.stdout.isatty():
+            for name, value in _facts(found):
+                print(f"{name}: {value}")  # noqa: T201
+        elif not watch:
+            Console().print(_status_table(address, found))
+        else:
+            with Live(_status_table(address, found)) as live:
+                while True:
+                    await asyncio.sleep(1.0)
+                    live.update(_status_table(address, await client.get_capabilities(timeout=10.0)))
+
+
+def _facts(found: Capabilities) -> list[tuple[str, str]]:
+    queue = found.queue
+    lines = [("version", f"{found.evaluator_version}, API {found.api_version}, protocol {found.protocol_version}")]
+    if queue is not None:
+        lines += [
+            ("running", f"{queue.running}, {queue.lanes} lanes"),
+            ("queued", f"{queue.queued} of {queue.capacity}"),
+        ]
+    for device in found.devices:
+        state = "" if device.healthy else ", NOT HEALTHY"
+        lines.append((f"device {device.id}", f"{device.name}, {device.architecture}{state}"))
+    languages = [one.language.value for one in found.languages if one.language is not None]
+    lines.append(("languages", ", ".join(languages)))
+    lines.append(("toolchain", ", ".join(f"{tool.name} {tool.version}" for tool in found.toolchain)))
+    if found.sandbox is not None:
+        missing = [one.name for one in found.sandbox.guarantees if not one.holds]
+        lines.append(("sandbox", found.sandbox.backend + (f", without {', '.join(missing)}" if missing else "")))
+    return lines
+
+
+def _status_table(address: str, found: Capabilities) -> Table:
+    table = Table(title=f"evaluator at {escape(address)}", show_header=False, title_justify="left")
+    for name, value in _facts(found):
+        table.add_row(escape(name), escape(value))
+    return table
+
+
+def _load(flags: dict[str, Any], assignments: list[str] | None, config: Path | None) -> LoadedSettings:
+    given = dict(flags)
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals or name not in EvaluatorSettings.model_fields:
+            _fail(f"--set {assignment}: write NAME=VALUE with a name that `kernelevo-evaluator settings` lists", 2)
+        given[name] = value
+    try:
+        return load_settings(given, config)
+    except SettingsInvalid as error:
+        _fail(str(error), 2)
+
+
+def _print_settings(loaded: LoadedSettings, *, as_json: bool) -> None:
+    values = loaded.settings.model_dump(mode="json")
+    values["listen"] = loaded.settings.address
+    if as_json:
+        rows = {name: {"value": value, "origin": loaded.origin[name]} for name, value in values.items()}
+        print(json.dumps(rows, indent=2))  # noqa: T201
+        return
+    if not sys.stdout.isatty():
+        for name, value in values.items():
+            print(f"{name} = {value}  # {loaded.origin[name]}")  # noqa: T201
+        return
+    table = Table("setting", "value", "from", "what it is")
+    for name, value in values.items():
+        text = EvaluatorSettings.model_fields[name].description or ""
+        table.add_row(name, escape(str(value)), escape(loaded.origin[name]), escape(text))
+    Console().print(table)
+
+
+def _print_checks(checks: tuple[Check, ...]) -> None:
+    table = Table("", "what", "found", "what to do")
+    for check in checks:
+        mark = "[green]ok[/]" if check.holds else "[red]missing[/]" if check.essential else "[yellow]missing[/]"
+        table.add_row(
+            mark,
+            escape(f"{check.group}: {check.name}"),
+            escape(check.evidence),
+            "" if check.holds else escape(check.remedy),
+        )
+    Console().print(table)
+
+
+def _plain(check: Check) -> str:
+    mark = "ok" if check.holds else "MISSING" if check.essential else "missing, not essential"
+    remedy = f" -> {check.remedy}" if check.remedy and not check.holds else ""
+    return f"{check.group}: {check.name}: {mark}: {check.evidence}{remedy}"
+
+
+def _need_linux() -> None:
+    if not sys.platform.startswith("linux"):
+        _fail(
+            f"the evaluator runs on Linux, not on {sys.platform}: candidates need its namespaces. The searcher runs here; "
+            "point it at an evaluator elsewhere with --evaluator",
+            1,
+        )
+
+
+def _say(text: str) -> None:
+    typer.echo(text)
+
+
+def _complain(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _fail(text: str, code: int) -> NoReturn:
+    _complain(f"error: {text}")
+    raise typer.Exit(code)
