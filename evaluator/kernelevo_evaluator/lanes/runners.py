@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import os
 import sys
@@ -234,6 +235,7 @@ def runner_environment(threads: int) -> dict[str, str]:
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
         "MALLOC_TOP_PAD_": str(64 << 20),
+        "PYTHONPATH": os.pathsep.join(str(path) for path in _outside()[1]),
         "USER": "kernelevo",
         "LOGNAME": "kernelevo",
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
@@ -242,15 +244,26 @@ def runner_environment(threads: int) -> dict[str, str]:
 
 
 def runner_mounts() -> tuple[Mount, ...]:
-    """What a runner must see: the interpreter, its packages, and this package where it lies elsewhere (an editable install)."""
-    mounts = list(interpreter_mounts())
-    spec = importlib.util.find_spec("kernelevo_evaluator")
-    assert spec is not None
-    for location in spec.submodule_search_locations or ():
-        path = Path(location).resolve()
-        if not any(path.is_relative_to(mount.source) for mount in mounts):
-            mounts.append(Mount(source=path, target=str(path)))
-    return tuple(mounts)
+    """What a runner must see: the interpreter, and those of its packages that lie elsewhere (editable install, PYTHONPATH)."""
+    return (*interpreter_mounts(), *(Mount(source=path, target=str(path)) for path in _outside()[0]))
+
+
+@functools.cache
+def _outside() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Packages of a runner that lie outside the interpreter's own folders: what to mount, and what to put on its path."""
+    inside = [mount.source.resolve() for mount in interpreter_mounts()] + [Path("/usr")]
+    mounts: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
+    for name in ("kernelevo_evaluator", "msgspec", "numpy", "torch", "triton"):
+        spec = importlib.util.find_spec(name)
+        for location in (spec.submodule_search_locations if spec is not None else None) or ():
+            package = Path(location).resolve()
+            if any(package.is_relative_to(folder) for folder in inside):
+                continue
+            # Of a folder of installed packages all is needed (a package's libraries lie beside it); of ours the package alone.
+            mounts[package if name == "kernelevo_evaluator" else package.parent] = None
+            paths[package.parent] = None
+    return tuple(mounts), tuple(paths)
 
 
 def usable_cpus() -> frozenset[int]:
