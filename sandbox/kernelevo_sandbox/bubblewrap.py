@@ -65,6 +65,8 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 _SYSFS = ("/sys/devices/system/cpu",)
 """Core counts and caches, which numeric libraries look up."""
 _SET_UP_SECONDS = 20.0
+_REMOVE_TRIES = 100
+_REMOVE_PAUSE_SECONDS = 0.01
 
 
 class Identity(enum.Enum):
@@ -251,7 +253,11 @@ class BubblewrapSandbox(Sandbox):
         if spare is not None:
             # A spare that failed, or whose launcher died meanwhile, says nothing about the next one.
             with contextlib.suppress(SandboxBroken):
-                cell, tree = await spare
+                try:
+                    cell, tree = await asyncio.shield(spare)
+                except asyncio.CancelledError:
+                    self._spare = spare if self._spare is None else self._spare
+                    raise
                 if not cell.exit.done():
                     return cell, tree
                 await discard(cell, tree)
@@ -269,7 +275,11 @@ class BubblewrapSandbox(Sandbox):
         try:
             return await self._launcher.cell(tree.join_files(), tree.thaw_files()), tree
         except BaseException:
-            tree.remove()
+            # A child that was forked in spite of this ends by itself, and leaves the groups then.
+            for _ in range(_REMOVE_TRIES):
+                if tree.remove():
+                    break
+                await asyncio.sleep(_REMOVE_PAUSE_SECONDS)
             raise
 
     # Who the program is.
@@ -308,6 +318,7 @@ class BubblewrapSandbox(Sandbox):
             if identity not in self._namespaces:
                 spec = SandboxSpec(argv=("/bin/sh", "-c", "exit 0"), env={}, limits=Limits(memory_bytes=256 << 20))
                 uid = self._uids.take() if identity is not Identity.SAME else None
+                refusal: str | None = None
                 try:
                     cell, tree = await self._new_cell()
                     try:
@@ -316,9 +327,16 @@ class BubblewrapSandbox(Sandbox):
                         await discard(cell, tree)
                         raise
                     ending = await process.wait()
-                    self._namespaces[identity] = None if ending.exit_code == 0 else ending.detail
+                    if ending.exit_code != 0:
+                        refusal = f"{ending.detail}: {ending.stderr.text()[-500:]}"
                 except SandboxBroken as failure:
-                    self._namespaces[identity] = str(failure)
+                    refusal = str(failure)
+                finally:
+                    if uid is not None:
+                        self._uids.give_back(uid)
+                if refusal is not None and identity is not Identity.DROPPED:
+                    return refusal  # not remembered: a moment's lack of memory must not disable the backend
+                self._namespaces[identity] = refusal
             return self._namespaces[identity]
 
     # What bubblewrap is told.
@@ -353,12 +371,17 @@ class BubblewrapSandbox(Sandbox):
 
             options = self._options(spec, identity, uid, pass_file)
             options += ["--seccomp", pass_file(self._filter, "seccomp"), "--json-status-fd", pass_on(status_end)]
-            arguments = pass_file(b"".join(option.encode() + b"\0" for option in options), "arguments")
-            inside = list(spec.argv)
             if identity is Identity.INSIDE:
-                inside = [_setpriv() or "setpriv", *_DROP, f"--reuid={uid}", f"--regid={uid}", "--", *inside]
+                start = [_setpriv() or "setpriv", *_DROP, f"--reuid={uid}", f"--regid={uid}", "--"]
+            else:
+                options += ["--as-pid-1"]
+                start = [
+                    *_FILTERED_INIT,
+                    *(word for name in _SHELL_SETS if name not in spec.env for word in ("-u", name)),
+                ]
+            arguments = pass_file(b"".join(option.encode() + b"\0" for option in options), "arguments")
             request = Request(
-                argv=[str(self._bwrap), "--args", arguments, "--", *inside],
+                argv=[str(self._bwrap), "--args", arguments, "--", *start, *spec.argv],
                 # Empty: bubblewrap's own environment is readable inside, as that of the namespace's first process.
                 env={},
                 fds=fds,
@@ -389,6 +412,7 @@ class BubblewrapSandbox(Sandbox):
             await process.kill()
             raise
         tree.attach(cell.pid, init)
+        _log.debug("sandbox %s: pid %s, %s", spec.label, init, identity.value)
         if init is None:
             await process.wait()  # says why
             raise SandboxBroken("bubblewrap ended before it had made a namespace")
@@ -449,6 +473,10 @@ if TYPE_CHECKING:
         def __call__(self, content: bytes, name: str) -> str: ...
 
 
+_FILTERED_INIT = ("/bin/sh", "-c", '"$@"; exit "$?"', "sandbox", "/usr/bin/env")
+"""The namespace's first process, where the program has the uid of bubblewrap's own reaper, whose memory it could then open:
+and the reaper runs outside the filter, which bubblewrap loads last. A shell waits and reaps as well, inside the filter."""
+_SHELL_SETS = ("PWD", "OLDPWD", "SHLVL", "_")
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _DROP = ("--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 _USERNS_REMEDY = (

@@ -644,9 +644,24 @@ async def kernel_settings_are_not_writable(kit: Kit) -> None:
 
 
 @_isolation
+async def no_process_within_reach_is_unfiltered(kit: Kit) -> None:
+    """A process whose memory can be written can be made to do anything: so it must not be allowed more than the program."""
+    code = (
+        "found = []\nfor pid in os.listdir('/proc'):\n    if pid.isdigit():\n"
+        "        try: os.close(os.open(f'/proc/{pid}/mem', os.O_RDWR))\n        except OSError: continue\n"
+        "        status = dict(l.split(':', 1) for l in open(f'/proc/{pid}/status') if ':' in l)\n"
+        "        if status['Seccomp'].strip() != '2' or int(status['CapEff'], 16): found.append(status['Name'].strip())\n"
+        "print(json.dumps(found))"
+    )
+    assert await kit.report(code) == []
+
+
+@_isolation
 async def nothing_of_the_caller_shows_in_proc(kit: Kit) -> None:
     # What the caller was started with, as anyone allowed to can read it; spelled in hex, since the code shows in /proc too.
-    entries = [entry.hex() for entry in Path("/proc/self/environ").read_bytes().split(b"\0") if len(entry) >= 8]
+    given = {f"{name}={value}".encode() for name, value in kit.environment.items()}
+    environment = set(Path("/proc/self/environ").read_bytes().split(b"\0")) - given
+    entries = [entry.hex() for entry in environment if len(entry) >= 8]
     assert entries, "the caller has no environment to find"
     code = (
         "text = b''\nfor pid in os.listdir('/proc'):\n    if pid.isdigit() and int(pid) != os.getpid():\n"

@@ -29,6 +29,7 @@ _MEMORY = 128 << 20
 _TMPFS = 1 << 20
 _FILE_SIZE = 16 << 20
 _SECONDS = 10.0
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 _INSIDE = Path(__file__).with_name("inside.py")
 
 _ISOLATE = "Use the bubblewrap backend on a host whose kernel allows it."
@@ -56,7 +57,7 @@ class _Prober:
     def spec(self, code: str, *arguments: str, fds: dict[int, int] | None = None, **limits: Any) -> SandboxSpec:
         return SandboxSpec(
             argv=(sys.executable, "-I", "-S", "-c", code, *arguments),
-            env={"LC_ALL": "C.UTF-8"},
+            env=_ENVIRONMENT,
             limits=Limits(
                 **{
                     "memory_bytes": _MEMORY,
@@ -115,12 +116,13 @@ async def _attempts(prober: _Prober) -> list[Guarantee]:
         secret = folder / "secret"
         secret.write_text("secret")
         secret.chmod(0o644)
-        environment = [entry.hex() for entry in Path("/proc/self/environ").read_bytes().split(b"\0") if len(entry) >= 8]
+        given_inside = {f"{name}={value}".encode() for name, value in _ENVIRONMENT.items()}
+        environment = set(Path("/proc/self/environ").read_bytes().split(b"\0")) - given_inside
         given = {
             "port": server.getsockname()[1],
             "abstract": name,
             "secret": str(secret),
-            "environment": environment[:50],
+            "environment": [entry.hex() for entry in environment if len(entry) >= 8][:50],
             "pid": os.getpid(),
             "tmpfs": _TMPFS,
             "file_size": _FILE_SIZE,
