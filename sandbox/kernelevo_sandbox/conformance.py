@@ -422,6 +422,38 @@ async def freeze_stops_and_thaw_resumes(kit: Kit) -> None:
 
 
 @_check
+async def freeze_holds_a_tree_that_spawns(kit: Kit) -> None:
+    """Processes come and go, and a parent waits in `vfork`, at whatever moment the freeze arrives."""
+    code = (
+        "import mmap, os\nos.fork()\nc = memoryview(mmap.mmap(5, 4096)).cast('Q')\n"
+        "while True: os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0); c[0] += 1"
+    )
+    with _Counter() as counter:
+        async with kit.running(code, fds={5: counter.fd}) as process:
+            for _ in range(10):
+                await counter.moving()
+                async with asyncio.timeout(4.0):
+                    await process.freeze()
+                seen = counter.value
+                await asyncio.sleep(0.01)
+                assert counter.value == seen, "it went on while frozen"
+                await process.thaw()
+            await counter.moving()
+
+
+@_check
+async def freeze_right_after_the_start(kit: Kit) -> None:
+    with _Counter() as counter:
+        async with kit.running(_Counter.CODE, fds={5: counter.fd}) as process:
+            await process.freeze()
+            seen = counter.value
+            await asyncio.sleep(0.1)
+            assert counter.value == seen, "it went on while frozen"
+            await process.thaw()
+            await counter.moving()
+
+
+@_check
 async def kill_works_while_frozen(kit: Kit) -> None:
     with _Counter() as counter:
         process = await kit.sandbox.start(kit.spec(_Counter.CODE, fds={5: counter.fd}))

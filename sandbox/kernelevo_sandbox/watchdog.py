@@ -184,6 +184,11 @@ class ProcTree(Tree):
 
 
 def _stopped(pid: int) -> bool:
+    """Whether a process that SIGSTOP was sent to can run no more of its program.
+
+    That holds in uninterruptible sleep (D) as well: the signal is pending, and comes before any return to the program. A
+    parent in `vfork` stays in that state for as long as its child is stopped.
+    """
     try:
         tasks = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
     except OSError:
@@ -193,6 +198,6 @@ def _stopped(pid: int) -> bool:
             stat = Path(f"/proc/{pid}/task/{task}/stat").read_bytes()
         except OSError:
             continue
-        if stat[stat.rindex(b")") + 2 :][:1] not in (b"T", b"t", b"Z", b"X"):
+        if stat[stat.rindex(b")") + 2 :][:1] not in (b"T", b"t", b"D", b"Z", b"X"):
             return False
     return True
