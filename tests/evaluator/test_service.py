@@ -34,6 +34,8 @@ from kernelevo_api.types import (
     Verdict,
 )
 
+pytestmark = pytest.mark.timeout(60)
+
 DIGEST = problem_digest(PROBLEM)
 
 
