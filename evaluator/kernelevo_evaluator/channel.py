@@ -30,6 +30,9 @@ MAXIMUM_DESCRIPTORS = 16
 """Descriptors in one frame; the kernel's own bound is 253."""
 
 
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAXIMUM_DESCRIPTORS * array.array("i").itemsize)
+
+
 class ChannelError(Exception):
     """Root of what a channel raises."""
 
@@ -57,6 +60,14 @@ def _parse_header(header: bytes, limit: int) -> tuple[int, int]:
     if length > limit:
         raise FrameInvalid(f"a message of {length} bytes; at most {limit} are taken")
     return length, count
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return list(fds)
 
 
 class Channel:
@@ -129,18 +140,19 @@ class Channel:
         try:
             while len(header) < HEADER.size:
                 try:
-                    piece, got, _, _ = socket.recv_fds(
-                        self._sock, HEADER.size - len(header), MAXIMUM_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                    # `socket.recv_fds` drops its flags, and with them close-on-exec.
+                    piece, ancillary, _, _ = self._sock.recvmsg(
+                        HEADER.size - len(header), _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
                     )
                 except BlockingIOError:
                     self._wait(select.POLLIN, deadline)
                     continue
                 except OSError as error:
                     raise ChannelClosed(str(error)) from error
+                fds += _descriptors(ancillary)
                 if not piece:
                     raise ChannelClosed("the other side closed the channel")
                 header += piece
-                fds += got
             length, count = _parse_header(bytes(header), self._limit)
             if count != len(fds):
                 raise FrameInvalid(f"{len(fds)} descriptors arrived, {count} were announced")
