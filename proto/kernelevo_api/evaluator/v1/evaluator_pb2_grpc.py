@@ -5,7 +5,7 @@ import warnings
 
 from kernelevo_api.evaluator.v1 import evaluator_pb2 as kernelevo__api_dot_evaluator_dot_v1_dot_evaluator__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.83.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
