@@ -411,11 +411,11 @@ class BubblewrapSandbox(Sandbox):
         except BaseException:
             await process.kill()
             raise
-        tree.attach(cell.pid, init)
-        _log.debug("sandbox %s: pid %s, %s", spec.label, init, identity.value)
         if init is None:
             await process.wait()  # says why
             raise SandboxBroken("bubblewrap ended before it had made a namespace")
+        process.adopt(init)
+        _log.debug("sandbox %s: pid %s, %s", spec.label, init, identity.value)
         return process
 
     def _ended(self, process: SupervisedProcess, uid: int | None) -> None:

@@ -480,7 +480,8 @@ async def kill_ends_daemons(kit: Kit) -> None:
             process = await kit.sandbox.start(kit.spec(_DAEMON + "time.sleep(600)", fds={5: write}))
         assert await _readable(read) == b"alive"
         await process.kill()
-        # Nobody holds the pipe's other end any more: the daemon is gone, not merely forgotten.
+        # Nobody holds the pipe's other end any more: the daemon is gone, not merely forgotten. (It does not wait: the pipe
+        # is non-blocking, and a daemon that is still ending fails this.)
         assert os.read(read, 1) == b""
 
 

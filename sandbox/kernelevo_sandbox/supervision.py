@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from kernelevo_sandbox.capture import Capture
 from kernelevo_sandbox.classify import Evidence, classify
 from kernelevo_sandbox.contract import Ending, EndKind, SandboxBroken, SandboxProcess
+from kernelevo_sandbox.watchdog import parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,8 @@ POLL_SECONDS = 0.05
 """How often limits are looked at that the kernel keeps itself, or that cannot hurt within this time."""
 WATCHDOG_POLL_SECONDS = 0.01
 """How often memory is looked at where only this process keeps the limit."""
+_POLL_SHARE = 10.0
+"""A look at the limits is followed by a pause of at least this many times its duration."""
 _FREEZE_SPIN_SECONDS = 0.002
 _FREEZE_SECONDS = 5.0
 _DEATH_SECONDS = 10.0
@@ -112,6 +116,7 @@ class SupervisedProcess(SandboxProcess):
         self._frozen_at: float | None = None
         self._frozen_seconds = 0.0
         self._wanted_frozen = False
+        self._init_fd: int | None = None
         self._killed_for: EndKind | None = None
         self._killed_detail = ""
         self._wake = asyncio.Event()
@@ -122,6 +127,20 @@ class SupervisedProcess(SandboxProcess):
         self._end = asyncio.create_task(self._supervise(), name=f"sandbox {label or cell.pid}")
         # An end that nobody waits for is no unhandled error.
         self._end.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def adopt(self, init: int) -> None:
+        """Learn the pid namespace's first process.
+
+        Its end is the end of the whole namespace, descriptors and memory included: the kernel lets it become a zombie only
+        when all others are gone. A control group counts a process out earlier, before it has closed its files.
+        """
+        self._tree.attach(self._cell.pid, init)
+        with contextlib.suppress(ProcessLookupError):
+            fd = os.pidfd_open(init)
+            if parent_of(init) == self._cell.pid:
+                self._init_fd = fd
+            else:
+                os.close(fd)  # the monitor is gone already, and the number may be somebody else's by now
 
     @property
     def ended(self) -> bool:
@@ -212,16 +231,23 @@ class SupervisedProcess(SandboxProcess):
             self._stderr.finish()
             self._status.finish()
             self._cell.close()
+            if self._init_fd is not None:
+                os.close(self._init_fd)
+                self._init_fd = None
             if not await self._removed():
                 _log.error("sandbox %s: its control group could not be removed", self._label or self._cell.pid)
             self._on_end(self)
 
     async def _watch(self) -> Ending:
-        poll = POLL_SECONDS if self._tree.memory_held_by_kernel else WATCHDOG_POLL_SECONDS
+        least = POLL_SECONDS if self._tree.memory_held_by_kernel else WATCHDOG_POLL_SECONDS
+        poll = least
         while not self._cell.exit.done() and self._killed_for is None:
             await self._tick(poll)
             if self._frozen_at is None and not self._cell.exit.done():
+                began = time.monotonic()
                 self._check_limits()
+                # Reading all of a busy host's /proc is slow: looking must not become the main work.
+                poll = max(least, _POLL_SHARE * (time.monotonic() - began))
         return await self._finish()
 
     async def _tick(self, poll: float) -> None:
@@ -254,7 +280,7 @@ class SupervisedProcess(SandboxProcess):
         pause = 0.0002
         while True:
             self._wanted_frozen = False
-            alive = self._tree.alive()
+            alive = self._tree.alive() or self._init_alive()
             if self._cell.exit.done() and not alive:
                 break
             if alive or self._killed_for is not None:
@@ -298,6 +324,13 @@ class SupervisedProcess(SandboxProcess):
             peak_memory_bytes=usage.peak_memory_bytes,
             memory_enforced_by=self._tree.enforcement,
         )
+
+    def _init_alive(self) -> bool:
+        if self._init_fd is None:
+            return False
+        watch = select.poll()  # not `select`, which knows no descriptor above 1023
+        watch.register(self._init_fd, select.POLLIN)
+        return not watch.poll(0)
 
     async def _removed(self) -> bool:
         for _ in range(200):

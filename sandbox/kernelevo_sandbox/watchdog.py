@@ -40,6 +40,12 @@ def start_time(pid: int) -> int | None:
     return int(fields[19]) if fields is not None and fields[0] not in (b"Z", b"X") else None
 
 
+def parent_of(pid: int) -> int | None:
+    """A process's parent; `None`: there is no such process."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields is not None else None
+
+
 def _children(pid: int) -> list[int]:
     found = []
     try:
