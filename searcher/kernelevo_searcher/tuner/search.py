@@ -159,14 +159,15 @@ class _Evidence:
 
     def __init__(self, parameters: Sequence[Parameter], observed: Sequence[Observation]) -> None:
         self._parameters = parameters
-        self._failed: defaultdict[tuple[int, str], int] = defaultdict(int)
-        self._passed: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self._blamed: defaultdict[tuple[int, str], float] = defaultdict(float)
+        """Failures laid on a value that never passed."""
+        self._passed: set[tuple[int, str]] = set()
         self._gains: defaultdict[tuple[int, str, str], list[float]] = defaultdict(list)
         """Logarithmic gain of a parameter from one value to another, one for each pair that shows it."""
         for observation in observed:
-            counts = self._failed if observation.value is None else self._passed
-            for index, value in enumerate(observation.configuration):
-                counts[index, value] += 1
+            if observation.value is not None:
+                self._passed.update(enumerate(observation.configuration))
+        self._blame([observation.configuration for observation in observed if observation.value is None])
         valid = [observation for observation in observed if observation.value is not None and observation.value > 0]
         for one, other in combinations(valid, 2):
             differing = [
@@ -174,6 +175,15 @@ class _Evidence:
             ]
             if len(differing) == 1:
                 self._record(differing[0], one, other)
+
+    def _blame(self, failed: Sequence[Configuration]) -> None:
+        """A failure is the fault of values that never passed: of one that failed all alone, else of all of them in part."""
+        suspects = [[item for item in enumerate(configuration) if item not in self._passed] for configuration in failed]
+        proven = {group[0] for group in suspects if len(group) == 1}
+        for group in suspects:
+            guilty = [item for item in group if item in proven] or group
+            for item in guilty:
+                self._blamed[item] += 1 / len(guilty)
 
     def _record(self, index: int, one: Observation, other: Observation) -> None:
         assert one.value is not None and other.value is not None
@@ -192,9 +202,13 @@ class _Evidence:
         seen = self._gains.get((move.index, centre[move.index], move.value))
         return sum(seen) / len(seen) if seen else 0.0
 
+    def doubtful(self, move: _Move) -> bool:
+        """Whether this value may be what made a configuration fail."""
+        return self._blamed[move.index, move.value] > 0
+
     def always_fails(self, index: int, value: str) -> bool:
         """Whether every configuration with this value failed, while others pass."""
-        return self._failed[index, value] > 0 and self._passed[index, value] == 0
+        return self._blamed[index, value] >= 0.5
 
     def score(self, centre: Configuration, move: _Move) -> float:
         """How promising a change is; higher is better, about 1 to 4 where nothing is known."""
@@ -203,8 +217,7 @@ class _Evidence:
         score += 12.0 * max(-0.35, min(0.35, self.gain(centre, move)))
         if parameter.ordered:
             score += self._trend(parameter, centre, move)
-        if self.always_fails(move.index, move.value):
-            score -= 3.0 * min(2, self._failed[move.index, move.value])
+        score -= 4.0 * min(2.0, self._blamed[move.index, move.value])
         # A parameter that was tried without effect waits.
         score -= 0.35 * self._indifference(move.index)
         return score

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Tuned", "Tuner"]
 
-_BEST_SHARE = 0.7
+_BEST_SHARE = 0.8
 """Share of proposals around the best of the space rather than around the parent that was drawn."""
+_NEAR_BEST = 0.9
+"""A parent whose lower bound is below this share of the best's is not worth a search around it."""
 _MOST_OBSERVATIONS = 160
 """Only so many are read: pairs are compared. The best and the newest are kept."""
 _MOST_DUPLICATES = 50
@@ -109,7 +111,9 @@ class Tuner:
         members = [member for member in members if root.contains(member.configuration)]
         observed, pending = _observations(members)
         known = set(pending)
-        centre = parent.configuration if rng.random() >= _BEST_SHARE else None
+        best = max(member.candidate.low for member in members)
+        near = parent.candidate.low >= _NEAR_BEST * best
+        centre = parent.configuration if near and rng.random() >= _BEST_SHARE else None
         for _ in range(_MOST_DUPLICATES):
             configuration = next_configuration(root.parameters, observed, known, rng, centre=centre)
             if configuration is None:
