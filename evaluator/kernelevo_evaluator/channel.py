@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 HEADER = struct.Struct(">IB")
 MAXIMUM_DESCRIPTORS = 16
 """Descriptors in one frame; the kernel's own bound is 253."""
-
-
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAXIMUM_DESCRIPTORS * array.array("i").itemsize)
 
 

@@ -35,6 +35,10 @@ NORM_FLOORS: dict[torch.dtype, float] = {
 for the half types; TF32 inside a float32 problem is near 3e-4 and stays out."""
 
 
+_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+"""Complex numbers are compared by their parts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """One output against its expectation. `norm_error` is |a - e|_2 / |e|_2."""
@@ -63,6 +67,7 @@ def budget_from(
     atol: float | None,
 ) -> ErrorBudget:
     """The budget of one output for one input class. `rtol` and `atol` are the problem's own, which may widen it."""
+    dtype = _PARTS.get(dtype, dtype)
     floor_rtol, floor_atol = FLOORS.get(dtype, (0.0, 0.0))
     floor_norm = NORM_FLOORS.get(dtype, 0.0)
     own_norm = HONEST_FACTOR * norm

@@ -46,14 +46,14 @@ class Mixer:
         self._used: set[Recipe] = set()
 
     def draw(self) -> Recipe:
-        """A recipe that was not drawn before."""
+        """A recipe that was not drawn before, where there is something to mix."""
         count = len(self._sets)
         while True:
             first = secrets.randbelow(count)
             second = (first + 1 + secrets.randbelow(count - 1)) % count
             patterns = tuple((secrets.randbelow(_PATTERNS), secrets.randbelow(_WINDOW)) for _ in self._sets[0])
             recipe = Recipe(first, second, patterns)
-            if recipe not in self._used:
+            if recipe not in self._used or not patterns:
                 self._used.add(recipe)
                 return recipe
 
