@@ -237,13 +237,12 @@ async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
                     + "\n".join(lines)
                     + "\n`kernelevo-evaluator doctor` shows everything; --sandbox none is for code that one wrote oneself"
                 )
-        executor = LocalExecutor(sandbox=sandbox, settings=settings.executor())
+        # Once it is made the executor owns the sandbox, and the server the executor.
+        server = EvaluatorServer(lambda: LocalExecutor(sandbox=sandbox, settings=settings.executor()), settings)
+        return server, await server.start()
     except BaseException:
         await sandbox.close()
         raise
-    # From here on the executor owns the sandbox, and the server the executor.
-    server = EvaluatorServer(executor, settings)
-    return server, await server.start()
 
 
 def _stop_or_hurry(stop: asyncio.Event, now: asyncio.Event) -> None:

@@ -24,6 +24,8 @@ from kernelevo_evaluator.sockets import bind
 from kernelevo_evaluator.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernelevo_evaluator.executor import Executor
     from kernelevo_evaluator.settings import EvaluatorSettings
 
@@ -44,10 +46,11 @@ def evaluator_version() -> str:
 
 
 class EvaluatorServer:
-    """Serves one executor. `start`, then `drain` to end; both once."""
+    """Serves one executor, which is made once the state folder is this server's own. `start`, then `drain`; both once."""
 
-    def __init__(self, executor: Executor, settings: EvaluatorSettings) -> None:
-        self._executor = executor
+    def __init__(self, make_executor: Callable[[], Executor], settings: EvaluatorSettings) -> None:
+        self._make_executor = make_executor
+        self._executor: Executor | None = None
         self._settings = settings
         self._store: Store | None = None
         self._server: grpc.aio.Server | None = None
@@ -76,9 +79,10 @@ class EvaluatorServer:
             self._server = grpc.aio.server(interceptors=interceptors, options=_options())
             # Before the executor: an address that is taken is known at once, not after devices were claimed.
             self._bound = address = bind(self._server, settings)
-            facts = await self._executor.start()
+            self._executor = executor = self._make_executor()
+            facts = await executor.start()
             self._evaluations = Evaluations(
-                executor=self._executor,
+                executor=executor,
                 facts=facts,
                 store=self._store,
                 settings=settings,
@@ -119,7 +123,8 @@ class EvaluatorServer:
                 await self._watch
         if self._server is not None:
             await self._server.stop(_LAST_ANSWERS_S)
-        await self._executor.close()
+        if self._executor is not None:
+            await self._executor.close()
         if self._store is not None:
             await self._store.close()
         if self._bound is not None and self._bound.startswith("unix:"):
@@ -134,7 +139,8 @@ class EvaluatorServer:
 
     async def _tell_health(self) -> None:
         status = health_pb2.HealthCheckResponse
-        now = status.SERVING if self._executor.healthy else status.NOT_SERVING
+        healthy = self._executor is not None and self._executor.healthy
+        now = status.SERVING if healthy else status.NOT_SERVING
         await self._health.set(SERVICE, now)
         await self._health.set("", now)
 

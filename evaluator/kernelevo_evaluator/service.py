@@ -16,6 +16,7 @@ from kernelevo_api.errors import (
     EvaluatorFault,
     FieldViolation,
     InvalidRequest,
+    shorten,
     to_status,
 )
 from kernelevo_api.evaluator.v1 import evaluator_pb2 as pb
@@ -44,7 +45,7 @@ Context = Any
 _EVENTS_KEPT = 64
 """Most progress events that wait for a slow reader; older ones are dropped, as they are advisory."""
 _REASON_IN_MESSAGE = 300
-"""Longest text of the plain gRPC message, in characters; the whole of it is in the details."""
+"""Longest text of the plain gRPC message, in bytes; more of it is in the details."""
 
 _log = structlog.get_logger("kernelevo.evaluator")
 
@@ -162,8 +163,9 @@ async def refuse(context: Context, error: CallRefused) -> NoReturn:
     """End the call with the status that stands for `error`."""
     status = to_status(error)
     code = {one.value[0]: one for one in grpc.StatusCode}[status.code]
-    text = error.message.encode("utf-8", "replace").decode()
-    await context.abort(code, text[:_REASON_IN_MESSAGE], trailing_metadata=((DETAILS_KEY, status.SerializeToString()),))
+    await context.abort(
+        code, shorten(error.message, _REASON_IN_MESSAGE), trailing_metadata=((DETAILS_KEY, status.SerializeToString()),)
+    )
     raise AssertionError("abort returned")
 
 

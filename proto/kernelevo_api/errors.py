@@ -199,11 +199,11 @@ STATUS_OF: dict[ErrorReason, grpc.StatusCode] = {
 """The gRPC status of each reason."""
 
 _MESSAGE_LIMIT = 1024
-"""Longest message put into a status, in characters: it travels in a header, and gRPC bounds those to 8 KiB by default."""
+"""Longest message put into a status, in bytes: it travels in a header, and gRPC bounds those to 8 KiB by default."""
 _VIOLATION_LIMIT = 8
 """Most field violations put into a status."""
 _DESCRIPTION_LIMIT = 200
-"""Longest description of one violation, in characters."""
+"""Longest description of one violation, in bytes."""
 
 
 def to_status(error: CallRefused) -> status_pb2.Status:
@@ -212,7 +212,7 @@ def to_status(error: CallRefused) -> status_pb2.Status:
     if error.violations:
         violations = [
             error_details_pb2.BadRequest.FieldViolation(
-                field=one.field, description=_short(one.description, _DESCRIPTION_LIMIT)
+                field=one.field, description=shorten(one.description, _DESCRIPTION_LIMIT)
             )
             for one in error.violations[:_VIOLATION_LIMIT]
         ]
@@ -223,7 +223,7 @@ def to_status(error: CallRefused) -> status_pb2.Status:
         details.append(_pack(info))
     code = STATUS_OF[error.reason].name
     return status_pb2.Status(
-        code=code_pb2.Code.Value(code), message=_short(error.message, _MESSAGE_LIMIT), details=details
+        code=code_pb2.Code.Value(code), message=shorten(error.message, _MESSAGE_LIMIT), details=details
     )
 
 
@@ -294,5 +294,7 @@ def _pack(
     return packed
 
 
-def _short(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 2]} …"
+def shorten(text: str, limit: int) -> str:
+    """`text` in at most `limit` bytes of UTF-8."""
+    data = text.encode("utf-8", "replace")
+    return data.decode() if len(data) <= limit else f"{data[: limit - 4].decode('utf-8', 'ignore')} …"

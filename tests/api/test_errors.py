@@ -49,5 +49,6 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
 
 
 def test_a_status_fits_a_header() -> None:
-    many = [errors.FieldViolation("f" * 20, "d" * 5000)] * 100
-    assert errors.to_status(errors.InvalidRequest("m" * 100_000, violations=many)).ByteSize() < 4_000
+    for letter in ("m", "é", "漢", "🙂", "\ud800"):
+        many = [errors.FieldViolation("f" * 20, letter * 5000)] * 100
+        assert errors.to_status(errors.InvalidRequest(letter * 100_000, violations=many)).ByteSize() < 4_000

@@ -40,7 +40,7 @@ class Host:
         """Start a server (again, on the same state) and return a client that does not retry."""
         self.executor = executor or ScriptedExecutor()
         flags = {"state_dir": self.folder / "state", "listen": self.address, "drain_s": 5.0, **settings}
-        self.server = EvaluatorServer(self.executor, load_settings(flags).settings)
+        self.server = EvaluatorServer(lambda: self.executor, load_settings(flags).settings)
         self.address = await self.server.start()
         return self.client()
 

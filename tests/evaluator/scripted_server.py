@@ -32,7 +32,7 @@ async def main() -> None:
     address, state = sys.argv[1:3]
     settings = load_settings({"listen": address, "state_dir": state}).settings
     configure(settings)
-    server = EvaluatorServer(Logged(), settings)
+    server = EvaluatorServer(Logged, settings)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with watch_parent(stop) if "--exit-with-parent" in sys.argv else contextlib.nullcontext():

@@ -113,7 +113,59 @@ class TestEvaluate:
         assert [(one.code, one.line) for one in evaluation.findings] == [("starts_processes", 4)]
 
 
+class TestLanguages:
+    POLICY = PROBLEM + 'KERNELEVO = {"languages": ["cpp_inline"]}\n'
+
+    async def test_what_the_problem_rules_out_is_a_verdict(self, host: Any, make_request: Any) -> None:
+        client = await host.start()
+        evaluation = await client.evaluate(make_request(problem=Problem(source=self.POLICY)))
+        assert (evaluation.verdict, evaluation.stage) == (Verdict.NOT_THE_LANGUAGE, Stage.ADMIT)
+        assert evaluation.language is Language.TORCH
+        assert "asks for cpp_inline" in evaluation.message
+        assert host.executor.started == []
+
+    async def test_to_ask_for_it_is_an_error(self, host: Any, make_request: Any) -> None:
+        client = await host.start()
+        asked = make_request(
+            problem=Problem(source=self.POLICY), candidate=Candidate(source=candidate(), language=Language.TORCH)
+        )
+        with pytest.raises(errors.InvalidRequest, match="the problem allows cpp_inline, not torch"):
+            await client.evaluate(asked)
+
+    async def test_what_is_recognised_is_what_runs(self, host: Any, make_request: Any) -> None:
+        client = await host.start()
+        source = candidate("passed", "lib = load_inline(name='a', cpp_sources='')\n")
+        problem = Problem(source=self.POLICY)
+        evaluation = await client.evaluate(make_request(problem=problem, candidate=Candidate(source=source)))
+        assert (evaluation.verdict, evaluation.language) == (Verdict.PASSED, Language.CPP_INLINE)
+
+    async def test_a_claim_that_the_source_does_not_show_is_a_finding(self, host: Any, make_request: Any) -> None:
+        client = await host.start()
+        claimed = Candidate(source=candidate(), language=Language.CPP_INLINE)
+        evaluation = await client.evaluate(make_request(candidate=claimed))
+        assert (evaluation.verdict, evaluation.language) == (Verdict.PASSED, Language.CPP_INLINE)
+        assert [one.code for one in evaluation.findings] == ["language_not_seen"]
+
+    async def test_a_baseline_candidate_is_read_like_the_first(self, host: Any, make_request: Any) -> None:
+        client = await host.start()
+        broken = {"baseline": BaselineKind.CANDIDATE, "baseline_candidate": Candidate(source="def f(:")}
+        with pytest.raises(errors.InvalidRequest) as caught:
+            await client.evaluate(make_request(**broken))
+        assert [one.field for one in caught.value.violations] == ["baseline_candidate.source"]
+        other = {"baseline": BaselineKind.CANDIDATE, "baseline_candidate": Candidate(source=candidate("x"))}
+        await client.evaluate(make_request(**other))
+        assert host.executor.jobs[0].baseline_language is Language.TORCH
+
+
 class TestBadRequests:
+    async def test_a_long_reason_in_any_script_reaches_the_client(self, host: Any) -> None:
+        client = await host.start()
+        for letter in ("m", "漢", "🙂"):
+            source = "\n".join(f"KERNELEVO = {{'{letter * 500}{n}': 1}}" for n in range(30))
+            with pytest.raises(errors.ProblemRefused) as caught:
+                await client.register_problem(Problem(source=source))
+            assert caught.value.violations
+
     @pytest.mark.parametrize(
         ("fields", "kind", "field"),
         [
