@@ -85,7 +85,7 @@ def landscape(source: str) -> float | None:
     value *= math.exp(-0.08 * abs(math.log2(number("UNROLL", 1)) - 3))
     value *= math.exp(-0.30 * abs(number("NUM_THREADS", 1) - 2))
     value *= math.exp(-0.02 * abs(math.log2(number("GROUP_ROWS", 8)) - 4))
-    return value * math.exp(0.1 * number("BONUS", 0)) * 1.3
+    return value * math.exp(0.1 * min(number("BONUS", 0), 8)) * 1.3
 
 
 class ScriptedEvaluator:

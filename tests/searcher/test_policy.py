@@ -1,0 +1,220 @@
+"""The policy is a pure function that keeps its promises whatever the run has come to."""
+
+from __future__ import annotations
+
+import copy
+import random
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelevo_api.types import CheckedOn, Effort, Evaluation, Ratio, Timing, Verdict
+from kernelevo_searcher import policy
+from kernelevo_searcher.events import (
+    CandidateProposed,
+    EvaluationFinished,
+    EvaluationStarted,
+    Event,
+    ModelCallStarted,
+    Record,
+    RunSettings,
+    RunStarted,
+)
+from kernelevo_searcher.proposers import ActionKind
+from kernelevo_searcher.state import RunState, replay
+
+MODEL_ACTIONS = frozenset({ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.RESTART})
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def state_of(events: list[Event], run_settings: RunSettings | None = None) -> RunState:
+    started = RunStarted(
+        run_id="r", version="0", problem_name="p", problem_digest="d", settings=run_settings or RunSettings()
+    )
+    return replay(
+        Record(sequence=number, time=BEGIN + timedelta(seconds=number), event=event)
+        for number, event in enumerate([started, *events], start=1)
+    )
+
+
+def evaluation(speedup: float | None, effort: Effort, width: float = 0.02) -> Evaluation:
+    if speedup is None:
+        return Evaluation(verdict=Verdict.OUTPUT_MISMATCH, effort=effort)
+    return Evaluation(
+        verdict=Verdict.PASSED,
+        effort=effort,
+        checked_on=CheckedOn.DEVICE,
+        timing=Timing(speedup=Ratio(value=speedup, low=speedup - width, high=speedup + width)),
+    )
+
+
+def candidate(
+    number: int,
+    speedup: float | None = 1.0,
+    *,
+    effort: Effort = Effort.FULL,
+    parent: str | None = None,
+    action: ActionKind = ActionKind.TUNE,
+    call: str | None = None,
+    done: bool = True,
+    width: float = 0.02,
+) -> list[Event]:
+    name = f"c{number}"
+    events: list[Event] = [
+        CandidateProposed(
+            candidate_id=name,
+            source_digest=f"s{number}",
+            normal_digest=f"n{number}",
+            action=action,
+            parent_id=parent,
+            call_id=call,
+        ),
+        EvaluationStarted(request_id=f"q{number}", candidate_id=name, effort=effort),
+    ]
+    if done:
+        events.append(
+            EvaluationFinished(
+                request_id=f"q{number}", candidate_id=name, evaluation=evaluation(speedup, effort, width)
+            )
+        )
+    return events
+
+
+def decide(
+    state: RunState, *, slots: int = 2, model: bool = False, seed: int = 0, active_s: float = 0.0
+) -> policy.Action:
+    resources = policy.Resources(slots=slots, model_actions=MODEL_ACTIONS if model else frozenset(), active_s=active_s)
+    return policy.decide(state, resources, random.Random(seed))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> RunState:
+    events: list[Event] = []
+    for number in range(1, draw(st.integers(min_value=1, max_value=40)) + 1):
+        parent = draw(st.none() | st.integers(1, number - 1).map(lambda index: f"c{index}")) if number > 1 else None
+        events += candidate(
+            number,
+            draw(st.none() | st.floats(0.1, 10)),
+            effort=draw(st.sampled_from([Effort.SCREEN, Effort.FULL])),
+            parent=parent,
+            action=draw(st.sampled_from(list(ActionKind))),
+            call=draw(st.sampled_from([None, f"m{number}"])),
+            done=draw(st.integers(0, 9)) > 0,
+        )
+    evaluations = draw(st.none() | st.integers(1, 60))
+    return state_of(
+        events, RunSettings(evaluations=evaluations, model="m", target_speedup=draw(st.sampled_from([None, 5.0])))
+    )
+
+
+@given(histories(), st.integers(0, 100), st.booleans(), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_decisions_are_sound_and_repeatable(state: RunState, seed: int, model: bool, slots: int) -> None:
+    before = copy.deepcopy(state)
+    action = decide(state, slots=slots, model=model, seed=seed)
+    assert state == before
+    assert action == decide(state, slots=slots, model=model, seed=seed)
+    match action:
+        case policy.Propose(kind, parent_id):
+            assert parent_id is None or parent_id in state.candidates
+            if kind is ActionKind.TUNE:
+                assert parent_id is not None and state.candidates[parent_id].speedup is not None
+            else:
+                assert model
+            if kind is ActionKind.FIX:
+                assert parent_id is not None and state.candidates[parent_id].failed
+            if state.settings.evaluations is not None:
+                assert len(state.candidates) < state.settings.evaluations
+        case policy.Evaluate(candidate_id, effort, bound):
+            assert state.requests_in_flight < slots
+            assert not state.is_in_flight(candidate_id)
+            assert effort not in state.candidates[candidate_id].evaluations
+            assert bound is None or effort is Effort.SCREEN
+        case policy.Wait.WAIT:
+            assert state.in_flight or state.calls
+        case policy.Stop(reason):
+            assert reason
+
+
+@given(histories())
+@settings(max_examples=80, deadline=None)
+def test_parents_are_the_first_by_lower_bound_with_the_published_weights(state: RunState) -> None:
+    weights = policy.parent_weights(state)
+    ranked = state.ranked()
+    assert [name for name, _ in weights] == [parent.id for parent in ranked[:24]]
+    lows = [state.candidates[name].low for name, _ in weights]
+    assert lows == sorted(lows, reverse=True)
+    for rank, (name, weight) in enumerate(weights, start=1):
+        assert weight == rank**-1.5 * (1 + state.candidates[name].children) ** -0.5
+
+
+def test_calls_in_flight_count_as_children() -> None:
+    events = candidate(1, 2.0) + candidate(2, 1.0)
+    call = ModelCallStarted(call_id="m1", action=ActionKind.REFINE, model="m", reserved_tokens=10, parent_id="c1")
+    weights = dict(policy.parent_weights(state_of([*events, call])))
+    assert weights["c1"] == 2**-0.5
+    assert weights["c2"] == 2**-1.5
+
+
+def test_a_loser_is_screened_against_the_best_and_a_winner_is_measured_in_full() -> None:
+    waiting = CandidateProposed(
+        candidate_id="c2", source_digest="s2", normal_digest="n2", action=ActionKind.TUNE, parent_id="c1"
+    )
+    best = candidate(1, 1.5)
+    assert decide(state_of([*best, waiting])) == policy.Evaluate("c2", Effort.SCREEN, bound_speedup=1.48)
+    promising = [*best, *candidate(2, 1.6, effort=Effort.SCREEN)]
+    assert decide(state_of(promising)) == policy.Evaluate("c2", Effort.FULL)
+    beaten = [*best, *candidate(2, 1.2, effort=Effort.SCREEN)]
+    assert decide(state_of(beaten)) == policy.Propose(ActionKind.TUNE, "c1") or isinstance(
+        decide(state_of(beaten)), policy.Propose
+    )
+
+
+def test_the_search_stops_for_each_of_its_reasons() -> None:
+    def reason(state: RunState, **given_: float) -> str:
+        action = decide(state, **given_)  # type: ignore[arg-type]
+        assert isinstance(action, policy.Stop), action
+        return action.reason
+
+    assert "target" in reason(state_of(candidate(1, 2.0), RunSettings(target_speedup=1.9)))
+    assert not isinstance(decide(state_of(candidate(1, 2.0), RunSettings(target_speedup=1.99))), policy.Stop)
+    assert "evaluations are used up" in reason(state_of(candidate(1, 2.0), RunSettings(evaluations=1)))
+    assert "time" in reason(state_of(candidate(1, 2.0), RunSettings(minutes=1)), active_s=61.0)
+    stale = candidate(1, 2.0) + [event for number in range(2, 28) for event in candidate(number, 1.0)]
+    assert "nothing improved" in reason(state_of(stale))
+    assert "no kernel to start from" in reason(state_of(candidate(1, None)))
+    state = state_of(candidate(1, 2.0))
+    state.tuned_out.add("c1")
+    assert "nothing is left" in reason(state)
+
+
+def test_near_the_floor_the_search_stops() -> None:
+    state = state_of(candidate(1, 2.0))
+    timing = Timing(speedup=Ratio(value=2.0, low=1.9, high=2.1), candidate_us=10.0, floor_us=9.6)
+    state.candidates["c1"].evaluations[Effort.FULL] = Evaluation(verdict=Verdict.PASSED, timing=timing)
+    action = decide(state)
+    assert isinstance(action, policy.Stop) and "bandwidth" in action.reason
+
+
+def test_with_a_model_it_rewrites_until_something_passes_then_refines() -> None:
+    nothing = state_of([], RunSettings(model="m"))
+    assert decide(nothing, model=True) == policy.Propose(ActionKind.REWRITE)
+    passed = candidate(1, 1.2, action=ActionKind.REWRITE, call="m1")
+    assert decide(state_of(passed, RunSettings(model="m")), model=True) == policy.Propose(ActionKind.REFINE, "c1")
+
+
+def test_a_failed_child_of_a_model_is_repaired_three_times_at_most() -> None:
+    events = candidate(1, None, action=ActionKind.REWRITE, call="m1")
+    assert decide(state_of(events, RunSettings(model="m")), model=True) == policy.Propose(ActionKind.FIX, "c1")
+    for number in range(2, 5):
+        events += candidate(number, None, action=ActionKind.FIX, parent=f"c{number - 1}", call=f"m{number}")
+    action = decide(state_of(events, RunSettings(model="m")), model=True)
+    assert isinstance(action, policy.Propose) and action.action is not ActionKind.FIX
+
+
+def test_the_best_few_are_verified() -> None:
+    events = [event for number in range(1, 9) for event in candidate(number, 1 + number / 10)]
+    assert policy.finalists(state_of(events)) == ("c8", "c7")
+    assert policy.finalists(state_of(events, RunSettings(model="m"))) == ("c8", "c7", "c6", "c5", "c4")
+    assert policy.finalists(state_of(events, RunSettings(verify=1))) == ("c8",)
