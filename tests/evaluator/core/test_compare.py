@@ -1,0 +1,194 @@
+"""Budgets: what honest arithmetic may differ by, and what nothing may."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernelevo_evaluator.referee.compare import budget_from, compare, describe, honest_error
+
+FP32 = torch.float32
+
+
+def budget(dtype=FP32, largest=0.0, norm=0.0, rtol=None, atol=None):
+    return budget_from("declared", 0, dtype, largest, norm, rtol, atol)
+
+
+def against(got, expected, allowed=None):
+    return compare(got, expected, allowed or budget(got.dtype), 0, "declared")
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(1)
+
+
+def matmul():
+    a, b = torch.randn(64, 512), torch.randn(512, 64)
+    wide = a.double() @ b.double()
+    own = a @ b
+    return a, b, own, wide, budget(FP32, *honest_error(own, wide))
+
+
+def test_honest_reorderings_pass():
+    a, b, own, wide, allowed = matmul()
+    chunks = sum(a[:, i : i + 64] @ b[i : i + 64] for i in range(0, 512, 64))
+    backwards = a.flip(1) @ b.flip(0)
+    for got in (own, chunks, backwards, (b.t() @ a.t()).t()):
+        assert against(got, wide, allowed).ok
+    x = torch.randn(128, 1000)
+    softmax = (x - x.logsumexp(1, keepdim=True)).exp()
+    assert against(softmax, x.double().softmax(1)).ok
+
+
+def round_to(tensor, bits):
+    """Keep this many bits of the mantissa: 10 is TF32's, 7 bfloat16's."""
+    mask = ~((1 << (23 - bits)) - 1)
+    whole = tensor.view(torch.int32) + (1 << (22 - bits))
+    return (whole & mask).view(FP32)
+
+
+@pytest.mark.parametrize("bits", [10, 7])
+def test_lower_precision_is_refused(bits):
+    a, b, _, wide, allowed = matmul()
+    comparison = against(round_to(a, bits) @ round_to(b, bits), wide, allowed)
+    assert not comparison.ok
+    assert "lower precision" in describe(comparison.mismatch) or comparison.mismatch.elements_wrong
+
+
+def test_half_inputs_are_refused():
+    a, b, _, wide, allowed = matmul()
+    assert not against((a.half() @ b.half()).float(), wide, allowed).ok
+
+
+def test_zeros_do_not_pass_where_outputs_are_tiny():
+    expected = torch.rand(100, dtype=torch.float64) * 1e-7
+    allowed = budget()
+    assert float(expected.max()) < allowed.atol
+    comparison = against(torch.zeros(100), expected, allowed)
+    assert not comparison.ok
+    assert comparison.mismatch.elements_wrong == 0
+    assert comparison.mismatch.norm_error == pytest.approx(1.0)
+
+
+def test_zeros_are_right_where_zeros_are_expected():
+    assert against(torch.zeros(5), torch.zeros(5, dtype=torch.float64)).ok
+    assert not against(torch.full((5,), 1e-9), torch.zeros(5, dtype=torch.float64)).ok
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_not_finite_is_a_mismatch(value, dtype):
+    expected = torch.ones(4, 4, dtype=torch.float64)
+    got = expected.to(dtype)
+    assert against(got, expected).ok
+    got[1, 2] = value
+    comparison = against(got, expected)
+    assert not comparison.ok
+    assert comparison.mismatch.elements_wrong == 1
+    assert tuple(comparison.mismatch.index) == (1, 2)
+    describe(comparison.mismatch)
+
+
+def test_not_finite_on_both_sides_is_no_match():
+    for value in (math.nan, math.inf):
+        assert not against(torch.tensor([value]), torch.tensor([value], dtype=torch.float64)).ok
+
+
+def test_poison_is_never_right():
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        size = torch.tensor([], dtype=dtype).element_size()
+        poison = torch.full((8 * size,), 0xFF, dtype=torch.uint8).view(dtype)
+        assert not against(poison, torch.zeros(8, dtype=torch.float64)).ok
+    bools = torch.full((8,), 0xFF, dtype=torch.uint8).view(torch.bool)
+    assert not against(bools, torch.ones(8, dtype=torch.bool)).ok
+
+
+def test_bytes_that_are_no_bool():
+    expected = torch.tensor([True, True, False])
+    assert against(expected.clone(), expected).ok
+    comparison = against(torch.tensor([1, 2, 0], dtype=torch.uint8).view(torch.bool), expected)
+    assert not comparison.ok
+    assert comparison.mismatch.elements_wrong == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_integers_are_equal_or_wrong(dtype):
+    expected = torch.arange(24).reshape(2, 3, 4).to(dtype)
+    assert against(expected.clone(), expected).ok
+    got = expected.clone()
+    got[1, 2, 3] += 1
+    comparison = against(got, expected)
+    assert not comparison.ok
+    assert tuple(comparison.mismatch.index) == (1, 2, 3)
+
+
+def test_large_integers_are_not_compared_as_floats():
+    expected = torch.tensor([2**62 + 1])
+    assert not against(expected - 1, expected).ok
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex(dtype):
+    expected = torch.randn(3, 4, dtype=torch.complex128)
+    assert against(expected.to(dtype), expected).ok
+    got = expected.to(dtype, copy=True)
+    got[2, 1] = got[2, 1].conj()
+    comparison = against(got, expected)
+    assert not comparison.ok
+    assert tuple(comparison.mismatch.index)[:2] == (2, 1)
+    assert not against(torch.zeros_like(got), expected).ok
+
+
+def test_scalars_and_nothing():
+    assert against(torch.tensor(2.0), torch.tensor(2.0, dtype=torch.float64)).ok
+    comparison = against(torch.tensor(2.1), torch.tensor(2.0, dtype=torch.float64))
+    assert not comparison.ok
+    assert tuple(comparison.mismatch.index) == ()
+    nothing = against(torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.float64))
+    assert nothing.ok
+    assert nothing.elements == 0
+    assert honest_error(torch.zeros(0), torch.zeros(0)) == (0.0, 0.0)
+
+
+def test_strides_of_the_two_may_differ():
+    expected = torch.randn(5, 7, dtype=torch.float64)
+    assert against(expected.t().contiguous().t().float(), expected).ok
+    ints = torch.arange(35).reshape(5, 7)
+    assert against(ints.t().contiguous().t(), ints).ok
+
+
+@pytest.mark.parametrize(("dtype", "norm"), [(torch.float32, 8e-6), (torch.bfloat16, 1.6e-2)])
+def test_budget_is_the_larger_of_floor_and_honest_error(dtype, norm):
+    assert budget(dtype).norm_rtol == norm
+    assert budget(dtype).source == "floor"
+    wider = budget(dtype, largest=3.0, norm=1.0)
+    assert wider.norm_rtol == 4.0
+    assert wider.atol == 12.0
+    assert wider.source == "honest"
+
+
+def test_a_problem_may_widen_and_never_narrow():
+    assert budget(rtol=1e-9, atol=1e-12) == budget()
+    wide = budget(rtol=1e-2)
+    assert wide.source == "problem"
+    assert wide.rtol == wide.norm_rtol == 1e-2
+    absolute = budget(atol=0.5)
+    assert absolute.atol == 0.5
+    assert absolute.norm_rtol == budget().norm_rtol
+
+
+@pytest.mark.xfail(strict=True, reason="one absolute tolerance for a whole output hides its small parts")
+def test_small_parts_of_an_output_count():
+    """One column of large values must not be an excuse to leave the others out."""
+    torch.manual_seed(0)
+    weight = torch.randn(256, 64)
+    weight[:, 0] *= 1e8
+    a = torch.randn(128, 256)
+    wide, own = a.double() @ weight.double(), a @ weight
+    allowed = budget(FP32, *honest_error(own, wide))
+    lazy = torch.zeros_like(own)
+    lazy[:, 0] = own[:, 0]
+    assert not against(lazy, wide, allowed).ok

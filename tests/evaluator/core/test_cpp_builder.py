@@ -1,0 +1,234 @@
+"""Building C++ in its sandbox: what the author is told, what is kept, and what a hostile source gets."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+
+import pytest
+
+from kernelevo_api.types import SandboxEnd
+from kernelevo_evaluator.lanes.quiet import Quiet
+from kernelevo_evaluator.languages.cpp import CppBuilder, diagnostics
+from kernelevo_evaluator.messages import BuildRequest
+from kernelevo_sandbox import BubblewrapSandbox, SandboxUnavailable
+
+MEMORY = 512 << 20
+
+
+class Counting(BubblewrapSandbox):
+    """The real sandbox, and how many processes were started and are still held."""
+
+    def __init__(self):
+        super().__init__()
+        self.processes = []
+
+    async def start(self, spec):
+        process = await super().start(spec)
+        if spec.label == "build":
+            self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+async def builder(tmp_path):
+    sandbox = Counting()
+    made = CppBuilder(sandbox, Quiet(), tmp_path / "artefacts", 2, frozenset(os.sched_getaffinity(0)))
+    if not made.available:
+        pytest.skip("no g++ on this host")
+    try:
+        await sandbox.probe()
+    except SandboxUnavailable as error:
+        await sandbox.close()
+        pytest.skip(f"no sandbox on this host: {error}")
+    made.sandbox = sandbox
+    try:
+        yield made
+        assert all(process.ended for process in sandbox.processes)
+        assert not list((tmp_path / "artefacts").glob("*.partial"))
+    finally:
+        await sandbox.close()
+
+
+def request(*sources, **options):
+    return BuildRequest(
+        **{
+            "nonce": 1,
+            "name": "kernel",
+            "cpp_sources": sources,
+            "implicit_headers": False,
+            "python_module": False,
+            **options,
+        }
+    )
+
+
+ADD = 'extern "C" int add(int a, int b) { return a + b; }\n'
+
+
+async def build(builder, *sources, seconds=20.0, **options):
+    return await builder.build(request(*sources, **options), seconds, MEMORY)
+
+
+async def test_a_build_works_and_is_kept(builder):
+    first = await build(builder, ADD)
+    assert ctypes.CDLL(str(first.path)).add(2, 3) == 5
+    assert not first.cached
+    again = await build(builder, ADD)
+    assert again.cached
+    assert again.path == first.path
+    assert len(builder.sandbox.processes) == 1
+    other = await build(builder, ADD, cflags=("-O3",))
+    assert other.digest != first.digest
+
+
+async def test_equal_builds_at_once_are_one(builder):
+    results = await asyncio.gather(*(build(builder, ADD) for _ in range(5)))
+    assert len({result.path for result in results}) == 1
+    assert results[0].path is not None
+    assert len(builder.sandbox.processes) == 1
+
+
+async def test_one_who_gives_up_does_not_stop_the_others(builder):
+    tasks = [asyncio.create_task(build(builder, ADD)) for _ in range(2)]
+    while not builder.sandbox.processes:
+        await asyncio.sleep(0.01)
+    tasks[0].cancel()
+    assert (await tasks[1]).path is not None
+
+
+BOMB = """
+template <int N> struct Bomb { static constexpr long v = Bomb<N-1>::v + Bomb<N-2>::v * Bomb<N/2>::v; };
+template <> struct Bomb<0> { static constexpr long v = 1; };
+template <> struct Bomb<1> { static constexpr long v = 1; };
+template <int N, int M> struct Grow {
+  typedef typename Grow<N - 1, 2 * M>::t a;
+  typedef typename Grow<N - 1, 2 * M + 1>::t b;
+  typedef a t;
+};
+template <int M> struct Grow<0, M> { typedef int t; };
+Grow<26, 1>::t x;
+"""
+
+
+async def test_a_build_ends_with_the_last_who_waits(builder):
+    task = asyncio.create_task(build(builder, BOMB))
+    while not builder.sandbox.processes:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert all(process.ended for process in builder.sandbox.processes)
+
+
+@pytest.mark.parametrize("seconds", [1.0])
+async def test_template_bomb(builder, seconds):
+    result = await builder.build(request(BOMB), seconds, 256 << 20)
+    assert result.path is None
+    assert result.ending is None or result.ending.kind in (SandboxEnd.KILLED, SandboxEnd.OUT_OF_MEMORY)
+
+
+async def test_the_author_reads_his_own_line_numbers(builder):
+    result = await build(builder, ADD, "int good;\n\nint bad = undeclared;\nint more;\n")
+    assert result.path is None
+    first = result.diagnostics[0]
+    assert (first.severity, first.file, first.line) == ("error", "cpp_sources[1]", 3)
+    assert "undeclared" in first.message
+    assert "> int bad = undeclared;" in first.excerpt
+    assert "/tmp" not in first.file
+
+
+async def test_errors_come_before_warnings(builder):
+    source = '#warning "one"\n' * 30 + "int bad = undeclared;\n"
+    result = await build(builder, source)
+    assert result.diagnostics[0].severity == "error"
+    assert result.diagnostics[0].line == 31
+    assert len(result.diagnostics) == 10
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/etc/shadow", "/proc/1/environ", "/root/.bashrc"])
+async def test_files_of_the_host_do_not_reach_the_log(builder, path, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "do-not-show-this")
+    result = await build(builder, f'#include "{path}"\n')
+    assert result.path is None
+    assert "do-not-show-this" not in result.log_text
+    assert "root:" not in result.log_text
+    assert "/bin/bash" not in result.log_text
+
+
+async def test_endless_header(builder):
+    result = await build(builder, '#include "/dev/zero"\n', seconds=5.0)
+    assert result.path is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ldflags": ("-lno_such_library",)},
+        {"ldflags": ("garbage.o",)},
+        {"ldflags": ("-Wl,--version-script=/nowhere",)},
+        {"cflags": ("--no-such-flag",)},
+        {"cflags": ("@/no/such/file",)},
+        {"cflags": ("nul\0byte",)},
+        {"cflags": ("-DX=" + "x" * 200_000,)},
+        {"cflags": ("-DX",) * 5000},
+        {"include_paths": ("\0",)},
+        {"name": "not a name"},
+        {"name": "../../escape"},
+        {"name": "x" * 200},
+        {"cuda_sources": ("__global__ void k() {}",)},
+        {"functions": {"no_such_function": 'a "quoted"\ndoc'}, "implicit_headers": False},
+    ],
+    ids=lambda options: str(options)[:40].replace("\0", "0"),
+)
+async def test_garbage_is_a_failed_build(builder, options):
+    result = await build(builder, ADD, **options)
+    assert result.path is None
+    assert result.log_text
+
+
+async def test_a_wrapper_may_write_what_it_likes_into_its_own_result(builder):
+    """The compiler's flags can run programs: inside the sandbox, and the result is loaded by its own author alone."""
+    result = await build(builder, ADD, cflags=("-wrapper", "sh,-c,head -c 90000000 /dev/zero >&5; exit 0"))
+    assert result.path is None or result.path.stat().st_size <= 64 << 20
+
+
+async def test_a_flood_in_the_log(builder):
+    source = "\n".join(f'#warning "{"y" * 200} {n}"' for n in range(20_000))
+    result = await build(builder, source)
+    assert result.log.total_bytes >= 0
+    assert len(result.log_text) < 40_000
+
+
+async def test_the_folder_stays_within_its_size(builder, monkeypatch):
+    monkeypatch.setattr("kernelevo_evaluator.languages.cpp.CACHE_BYTES", 40_000)
+    paths = [(await build(builder, ADD + f"int unused{n};\n")).path for n in range(4)]
+    kept = [path for path in paths if path.exists()]
+    assert 1 <= len(kept) < 4
+    assert paths[-1] in kept
+
+
+def test_a_log_that_lies_about_lines():
+    """The log is the author's to write: whatever stands there, reading it neither fails nor takes long."""
+    log = "\n".join(
+        [
+            "a:99999999999999999999999: error: x",
+            "b:" + "1" * 6000 + ": error: y",
+            "c:12:" + "9" * 50 + ": error: z",
+            "cpp_sources[0]:7: error: real",
+            "x" * 100_000 + ":1: error: long",
+        ]
+    )
+    found = diagnostics(log, '#line 1 "cpp_sources[0]"\n' + "a\n" * 9)
+    assert all(d.line < 2**31 and len(d.file) <= 200 for d in found)
+    assert any(d.message == "real" and "7 > a" in d.excerpt for d in found)
+    wide = '#line 1 "cpp_sources[0]"\n' + "w" * 5_000_000
+    many = "cpp_sources[0]:1: warning: w\n" * 20_000
+    assert sum(len(d.excerpt) for d in diagnostics(many, wide)) < 10_000
+
+
+def test_other_line_breaks_do_not_shift_the_numbers():
+    source = '#line 1 "cpp_sources[0]"\n// form\x0cfeed\u2028here\nint bad;\n'
+    assert "> int bad;" in diagnostics("cpp_sources[0]:2:1: error: e", source)[0].excerpt
