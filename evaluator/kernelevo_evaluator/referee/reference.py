@@ -254,8 +254,8 @@ class Reference:
         mixer = Mixer(sets, elementwise=True)
         try:
             outputs = self.own_outputs(mixer.content(mixer.draw()))
-        except Decided as error:
-            if error.ending is not None:
+        except Decided:
+            if not self.runner.alive:
                 raise
             return Mixer(sets, elementwise=False)
         if all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()):
