@@ -1,0 +1,228 @@
+"""What the audit says of problems, good and bad, and what a problem may be made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from core_bench import LIMITS, problem, seconds
+
+from kernelevo_api.types import BaselineKind, Candidate, Effort, Language, Verdict
+from kernelevo_evaluator.executor import ProblemRefused
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def source(forward="return torch.relu(x)", inputs="[torch.randn(8, 16)]", top="", init="", arguments="x"):
+    return f"""
+import torch
+from torch import nn
+{top}
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init or "pass"}
+    def forward(self, {arguments}):
+        {forward}
+
+def get_inputs():
+    return {inputs}
+"""
+
+
+def candidate(forward="return torch.clamp(x, min=0)", arguments="x", top=""):
+    return f"""
+import torch
+from torch import nn
+{top}
+class ModelNew(nn.Module):
+    def forward(self, {arguments}):
+        {forward}
+"""
+
+
+REFUSED = {
+    "constant output": ("constant_output", source("return torch.ones(3) + 0 * x.sum()")),
+    "random forward": ("random_forward", source("return x + torch.rand_like(x)")),
+    "not finite": ("not_finite", source("return torch.log(x)")),
+    "constant inputs": ("constant_inputs", source(inputs="[torch.arange(128.0).reshape(8, 16)]")),
+    "no inputs": ("no_input", source("return torch.ones(3)", inputs="[]", arguments="")),
+    "no output": ("no_output", source("return None")),
+    "empty output": ("no_output", source("return x[:0]")),
+    "no influence": (
+        "input_without_influence",
+        source("return torch.relu(x)", inputs="[torch.randn(8, 16), torch.randn(4)]", arguments="x, y"),
+    ),
+    "zeros pass": ("trivial_passes", source("return torch.relu(x)"), {"rtol": 2.0}),
+    "an input passes": ("trivial_passes", source("return x * 1.0")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_refused(bench, name):
+    code, text, *changes = REFUSED[name]
+    with pytest.raises(ProblemRefused) as refused:
+        await bench.audit(text, **dict(*changes))
+    assert code in {finding.code for finding in refused.value.report.findings if finding.refuses}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\nraise RuntimeError('broken')\n",
+        "def broken(:\n",
+        "x = 1\n",
+        source("raise ValueError('no')"),
+        source("return x.to_sparse()"),
+        source(inputs="5"),
+        source(inputs="[object()]"),
+        source(init="raise KeyError('k')"),
+        source(top="import os; os._exit(0)"),
+        source("import os; os._exit(3)"),
+        source("import ctypes; ctypes.string_at(0)"),
+        source("return self.forward(x)"),
+        source(inputs="[torch.randn(8, 16 + int(torch.randint(0, 100, (1,))))]"),
+    ],
+    ids=range(13),
+)
+async def test_a_reference_that_fails(bench, text):
+    with pytest.raises(ProblemRefused) as refused:
+        await bench.audit(text)
+    assert str(refused.value)
+
+
+async def test_unseeded_inputs_are_remarked(bench):
+    report = await bench.audit(
+        source(inputs="[torch.tensor([[float(v) for v in os.urandom(16)] for _ in range(8)])]", top="import os\n")
+    )
+    assert "unseeded_inputs" in {finding.code for finding in report.findings}
+
+
+async def test_accepted_with_a_mark(bench):
+    report = await bench.audit(source("return x * 1.0"), accept_refused=True)
+    assert report.accepted_with_mark
+    assert any(finding.refuses for finding in report.findings)
+
+
+async def test_an_audit_that_runs_out_of_time_is_no_report(bench):
+    limits = replace(LIMITS, check_time=seconds(1), prepare_time=seconds(1))
+    slow = source(
+        "import time; time.sleep(0 if CALLS.append(1) or len(CALLS) < 12 else 60)\n        return torch.relu(x)",
+        top="CALLS = []\n",
+    )
+    with pytest.raises(ProblemRefused):
+        await bench.audit(slow, limits=limits, accept_refused=True)
+    await bench.works()
+
+
+async def test_memory_that_nobody_has(bench):
+    with pytest.raises(ProblemRefused):
+        await bench.audit(source(inputs="[torch.empty(1 << 40)]"))
+    await bench.works()
+
+
+GOOD = {
+    "mutating": (
+        source("x.add_(1)\n        return x.sum(1)"),
+        [
+            ("x.add_(1)\n        return x.sum(1)", Verdict.PASSED),
+            ("return (x + 1).sum(1)", Verdict.OUTPUT_MISMATCH),
+        ],
+        {},
+    ),
+    "nested": (
+        source("return {'a': [x + 1, (x * 2,)], 'b': x.argmax(1)}"),
+        [
+            ("return {'b': x.argmax(1), 'a': (1 + x, [x + x])}", Verdict.PASSED),
+            ("return {'a': [x + 1, (x * 2,)]}", Verdict.WRONG_INTERFACE),
+            ("return {'a': [x + 1, (x * 2,)], 'b': x.argmin(1)}", Verdict.OUTPUT_MISMATCH),
+        ],
+        {},
+    ),
+    "integers": (
+        source("return torch.cumsum(x, 0)", inputs="[torch.randint(-5, 5, (20, 6))]"),
+        [("return x.cumsum(0)", Verdict.PASSED), ("return x.cumsum(0) + (x == 0)", Verdict.OUTPUT_MISMATCH)],
+        {},
+    ),
+    "booleans": (
+        source("return x > 0"),
+        [
+            ("return ~(x <= 0)", Verdict.PASSED),
+            ("return ((x > 0).to(torch.uint8) * 2).view(torch.bool)", Verdict.OUTPUT_MISMATCH),
+        ],
+        {},
+    ),
+    "complex": (
+        source("return torch.fft.rfft(x)"),
+        [
+            ("return torch.fft.fft(x)[..., :9]", Verdict.PASSED),
+            ("return torch.fft.rfft(x).conj()", Verdict.OUTPUT_MISMATCH),
+        ],
+        {},
+    ),
+    "scalar": (
+        source("return (x * x).sum()"),
+        [("return x.flatten() @ x.flatten()", Verdict.PASSED), ("return (x * x).sum()[None]", Verdict.WRONG_INTERFACE)],
+        {},
+    ),
+    "bfloat16": (
+        source("return torch.tanh(x)"),
+        [
+            ("return torch.tanh(x.float()).bfloat16()", Verdict.PASSED),
+            ("return torch.tanh(x.float())", Verdict.WRONG_INTERFACE),
+        ],
+        {"dtype": "bfloat16"},
+    ),
+    "views": (
+        source("return x.t()"),
+        [("return x.t().contiguous()", Verdict.PASSED), ("return x", Verdict.WRONG_INTERFACE)],
+        {},
+    ),
+    "shapes": (
+        source("return torch.relu(x)", inputs="[torch.randn(ROWS, 16)]", top="ROWS = 8\n"),
+        [
+            ("return torch.clamp(x, min=0)", Verdict.PASSED),
+            ("return torch.clamp(x, min=0) if x.shape[0] == 8 else x * 1", Verdict.OUTPUT_MISMATCH),
+        ],
+        {"shapes": ('{"ROWS": 5}', '{"ROWS": 33}')},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+async def test_kinds_of_problems(bench, name):
+    text, cases, changes = GOOD[name]
+    for forward, verdict in cases:
+        evaluation = await bench.judge(
+            candidate(forward), text, policy=changes, effort=Effort.FULL, accept_refused=True
+        )
+        assert evaluation.verdict is verdict, (forward, evaluation.message)
+
+
+async def test_a_candidate_as_the_baseline(bench):
+    other = {"baseline": BaselineKind.CANDIDATE, "baseline_language": Language.CPP_INLINE, "skip_timing": False}
+    text = source("return torch.tanh(x) * 2", inputs="[torch.randn(200, 200)]")
+    good = candidate("return 2 * torch.tanh(x)")
+    evaluation = await bench.judge(good, text, baseline_candidate=Candidate(source=good), **other)
+    assert evaluation.verdict is Verdict.PASSED, evaluation.message
+    assert evaluation.timing.speedup.low < 1.3
+    bad = Candidate(source=candidate("return torch.tanh(x)"))
+    evaluation = await bench.judge(good, text, baseline_candidate=bad, **other)
+    assert evaluation.verdict is Verdict.PROBLEM_FAULT
+    broken = Candidate(source="def broken(:")
+    evaluation = await bench.judge(good, text, baseline_candidate=broken, **other)
+    assert evaluation.verdict is Verdict.PROBLEM_FAULT
+
+
+@pytest.mark.slow
+async def test_torch_compile_as_the_baseline(bench):
+    text = source("return torch.tanh(x) * 2 + x", inputs="[torch.randn(200, 200)]")
+    evaluation = await bench.judge(
+        candidate("return 2 * torch.tanh(x) + x"), text, baseline=BaselineKind.TORCH_COMPILE, skip_timing=False
+    )
+    assert evaluation.verdict in (Verdict.PASSED, Verdict.TIMING_DISPUTED), evaluation.message
+    assert evaluation.timing.baseline_us > 0
+
+
+async def test_digests_tell_problems_apart():
+    assert problem(source()).digest != problem(source(), dtype="bfloat16").digest
