@@ -85,7 +85,7 @@ def _environments(entries: list[str]) -> tuple[bool, str]:
     for pid in os.listdir("/proc"):  # noqa: PTH208
         if pid.isdigit() and int(pid) != os.getpid():
             try:
-                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             except OSError:
                 continue
             found.update(entry for entry in entries if bytes.fromhex(entry) in environment)

@@ -167,14 +167,15 @@ def _supervise(request: dict[str, Any], errors: socket.socket, report: int) -> N
             ending = True
             with contextlib.suppress(BrokenPipeError):
                 os.write(report, json.dumps({"wait-status": status}).encode() + b"\n")
+        if pid != 0:
+            continue  # reap all that have ended before looking for more
         if ending:
             # What its children leave behind comes here as well, since this process is their subreaper.
             for child in _children():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
-        if pid == 0:
-            arrived = signal.sigtimedwait(watched, 0.01 if ending else 1.0)
-            ending = ending or (arrived is not None and arrived.si_signo == signal.SIGTERM)
+        arrived = signal.sigtimedwait(watched, 0.01 if ending else 1.0)
+        ending = ending or (arrived is not None and arrived.si_signo == signal.SIGTERM)
     os._exit(0)
 
 

@@ -122,7 +122,8 @@ async def _attempts(prober: _Prober) -> list[Guarantee]:
             "port": server.getsockname()[1],
             "abstract": name,
             "secret": str(secret),
-            "environment": [entry.hex() for entry in environment if len(entry) >= 8][:50],
+            # bwrap itself sets PWD, which may be the caller's too.
+            "environment": [e.hex() for e in sorted(environment) if len(e) >= 8 and not e.startswith(b"PWD=")][:200],
             "pid": os.getpid(),
             "tmpfs": _TMPFS,
             "file_size": _FILE_SIZE,

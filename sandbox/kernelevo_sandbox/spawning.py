@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _PACKET = 64 * 1024
 _READY_SECONDS = 20.0
+_CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class Launcher:
         self._control: socket.socket | None = None
         self._ids = itertools.count(1)
         self._exits: dict[int, asyncio.Future[CellExit]] = {}
+        self._closed = False
 
     async def cell(self, join: Sequence[Path], thaw: Sequence[Path] = ()) -> Cell:
         """Fork a child that enters the cgroups whose `cgroup.procs` files are in `join`.
@@ -148,6 +150,8 @@ class Launcher:
             raise
 
     def _ensure(self) -> socket.socket:
+        if self._closed:
+            raise SandboxBroken("this sandbox backend was closed")
         if self._control is not None and self._process is not None and self._process.poll() is None:
             return self._control
         self._lost()
@@ -199,6 +203,7 @@ class Launcher:
 
     async def close(self) -> None:
         """End the launcher and everything below it. Idempotent."""
+        self._closed = True
         process, control = self._process, self._control
         self._process = self._control = None
         if control is not None:
@@ -206,10 +211,11 @@ class Launcher:
             control.close()
         if process is not None:
             try:
-                await asyncio.to_thread(process.wait, 5.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                await asyncio.to_thread(process.wait)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(process.wait, _CLOSE_SECONDS)
+            finally:
+                process.kill()  # nothing happens where it has ended
+                process.wait()
         self._lost()
 
 

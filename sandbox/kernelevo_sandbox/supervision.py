@@ -30,8 +30,9 @@ POLL_SECONDS = 0.05
 """How often limits are looked at that the kernel keeps itself, or that cannot hurt within this time."""
 WATCHDOG_POLL_SECONDS = 0.01
 """How often memory is looked at where only this process keeps the limit."""
-_POLL_SHARE = 10.0
+_POLL_SHARE = 3.0
 """A look at the limits is followed by a pause of at least this many times its duration."""
+_LONGEST_POLL_SECONDS = 0.1
 _FREEZE_SPIN_SECONDS = 0.002
 _FREEZE_SECONDS = 5.0
 _DEATH_SECONDS = 10.0
@@ -247,7 +248,7 @@ class SupervisedProcess(SandboxProcess):
                 began = time.monotonic()
                 self._check_limits()
                 # Reading all of a busy host's /proc is slow: looking must not become the main work.
-                poll = max(least, _POLL_SHARE * (time.monotonic() - began))
+                poll = min(max(least, _POLL_SHARE * (time.monotonic() - began)), _LONGEST_POLL_SECONDS)
         return await self._finish()
 
     async def _tick(self, poll: float) -> None:

@@ -73,15 +73,15 @@ def _all_parents() -> dict[int, list[int]]:
 def descendants(root: int) -> list[int]:
     """Every process below `root`, parents first."""
     tree = None if _children_listed() else _all_parents()
-    found: list[int] = []
+    found: dict[int, None] = {}
     queue = [root]
     while queue:
         pid = queue.pop()
         children = _children(pid) if tree is None else tree.get(pid, [])
         new = [child for child in children if child not in found]
-        found += new
+        found.update(dict.fromkeys(new))
         queue += new
-    return found
+    return list(found)
 
 
 def _resident(pids: Iterable[int]) -> int:

@@ -220,9 +220,7 @@ async def test_probe_tells_the_backends_apart() -> None:
     for name, isolates in (("bubblewrap", True), ("none", False)):
         sandbox = open_sandbox(name)
         try:
-            began = time.monotonic()
             found = {guarantee.name: guarantee for guarantee in await sandbox.probe()}
-            assert time.monotonic() - began < 10
         finally:
             await sandbox.close()
         assert all(guarantee.evidence for guarantee in found.values())
