@@ -42,6 +42,8 @@ class Lane:
         if self._referee is None or not self._referee.alive:
             for digest in list(self._references):
                 await self._pool.discard(self._references.pop(digest))
+            if self._referee is not None:
+                await self._referee.close()
             self._referee = await RefereeProcess.start(len(self.cpus), self.cpus)
         return self._referee
 

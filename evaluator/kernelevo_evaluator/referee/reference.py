@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from contextlib import contextmanager
@@ -93,6 +94,8 @@ class Reference:
             Construct(nonce=nonce(), dtype=self.policy.dtype, seed=secrets.randbits(62), sizes=self.sizes), Constructed
         )
         assert made.init is not None
+        self._refuse_huge(made.weights, "the model's state")
+        self._refuse_huge(made.init, "get_init_inputs()")
         weights = Weights(
             made.names,
             made.weights,
@@ -146,7 +149,20 @@ class Reference:
                 wide = None
             if wide is not None and [t.shape for t in wide.tensors] == [t.shape for t in self.outputs.tensors]:
                 self.expected, self.precision = wide, "float64"
+        self._refuse_huge(self.inputs, "one set of inputs")
+        self._refuse_huge(self.outputs, "one set of outputs")
+        self._refuse_huge(self.expected, "one set of outputs in double precision")
         self.map_ring(CHECK_RING, 1)
+
+    def _refuse_huge(self, layout: Layout, what: str) -> None:
+        """What a runner says it has, the referee would have to hold too: a claim, bounded by the host's memory."""
+        most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 16
+        if layout.nbytes > most:
+            raise Decided(
+                Verdict.PROBLEM_FAULT,
+                self.runner.stage,
+                f"{what} would take {layout.nbytes / 2**20:.0f} MiB; this host takes at most {most / 2**20:.0f} MiB",
+            )
 
     def _ask_outputs(self, precision: str) -> Layout:
         return self.runner.ask(
