@@ -1,1 +1,55 @@
-"""The public face of KernelEvo for Python users."""
+"""The public face of KernelEvo for Python users: a few names, loaded when they are first used.
+
+    import kernelevo
+
+    best = kernelevo.evolve("problem.py", start=["kernel.py"], evaluations=25)
+    verdict = kernelevo.evaluate("problem.py", "kernel.py").verdict
+
+`evaluate` and `evolve` start an event loop; inside one, use `kernelevo_searcher.runs`. Errors are those that the messages name:
+`kernelevo_api.errors.EvaluatorError`, `kernelevo_searcher.evaluators.NoEvaluator`, and `BadInput` for a file that is none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelevo_api.client import AsyncEvaluatorClient, EvaluatorClient
+    from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Evaluation, Problem, Verdict
+    from kernelevo_searcher.face import evaluate, evolve
+    from kernelevo_searcher.runs import BadInput, BestKernel, best_kernel
+
+__all__ = [
+    "AsyncEvaluatorClient",
+    "BadInput",
+    "BestKernel",
+    "Candidate",
+    "Effort",
+    "EvaluateRequest",
+    "Evaluation",
+    "EvaluatorClient",
+    "Problem",
+    "Verdict",
+    "best_kernel",
+    "evaluate",
+    "evolve",
+]
+
+_HOMES = {
+    "kernelevo_api.client": ("AsyncEvaluatorClient", "EvaluatorClient"),
+    "kernelevo_api.types": ("Candidate", "Effort", "EvaluateRequest", "Evaluation", "Problem", "Verdict"),
+    "kernelevo_searcher.face": ("evaluate", "evolve"),
+    "kernelevo_searcher.runs": ("BadInput", "BestKernel", "best_kernel"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

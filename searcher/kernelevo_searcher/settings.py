@@ -91,7 +91,7 @@ class SearcherSettings(BaseSettings):
     )
     tls_key: Path | None = pydantic.Field(None, description="PEM file of one's own key, for mutual TLS")
     tls_certificate: Path | None = pydantic.Field(None, description="PEM file of one's own certificate")
-    start_timeout_s: PositiveFloat = pydantic.Field(60.0, description="seconds an evaluator has to answer at first")
+    start_timeout_s: PositiveFloat = pydantic.Field(120.0, description="seconds an evaluator has to answer at first")
 
     @classmethod
     def settings_customise_sources(

@@ -109,7 +109,7 @@ def histories(draw: st.DrawFn) -> RunState:
 
 
 @given(histories(), st.integers(0, 100), st.booleans(), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_decisions_are_sound_and_repeatable(state: RunState, seed: int, model: bool, slots: int) -> None:
     before = copy.deepcopy(state)
     action = decide(state, slots=slots, model=model, seed=seed)
@@ -138,7 +138,7 @@ def test_decisions_are_sound_and_repeatable(state: RunState, seed: int, model: b
 
 
 @given(histories())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_parents_are_the_first_by_lower_bound_with_the_published_weights(state: RunState) -> None:
     weights = policy.parent_weights(state)
     ranked = state.ranked()

@@ -1,0 +1,63 @@
+"""`kernelevo.evaluate` and `kernelevo.evolve`: what the command does, for Python programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelevo_api.types import Effort
+from kernelevo_searcher import runs
+from kernelevo_searcher.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kernelevo_api.types import Evaluation
+
+__all__ = ["evaluate", "evolve"]
+
+
+def evaluate(
+    problem: str | Path, candidate: str | Path, *, effort: Effort = Effort.FULL, **settings: Any
+) -> Evaluation:
+    """Have one candidate judged, by an evaluator started for it unless `evaluators` names some.
+
+    Args:
+        problem: path of the problem's file.
+        candidate: path of the candidate's file.
+        settings: any of `SearcherSettings`, e.g. `evaluators=("host:50051",)`.
+
+    Raises:
+        BadInput: a file that cannot be used.
+        NoEvaluator, EvaluatorError: it was not evaluated.
+    """
+    task, source = runs.read_problem(Path(problem)), runs.read_candidate(Path(candidate))
+    with tempfile.TemporaryDirectory(prefix="kernelevo-", ignore_cleanup_errors=True) as folder:
+        return asyncio.run(runs.evaluate(task, source, load_settings(**settings), folder=Path(folder), effort=effort))
+
+
+def evolve(
+    problem: str | Path, *, start: Sequence[str | Path] = (), run_dir: str | Path | None = None, **settings: Any
+) -> runs.BestKernel | None:
+    """Search for a faster kernel; returns the best, verified from scratch, or None where none was.
+
+    Args:
+        problem: path of the problem's file.
+        start: paths of kernels to begin from.
+        run_dir: folder of the run; chosen under `runs_dir` where it is not given.
+        settings: any of `SearcherSettings`, e.g. `evaluations=25`.
+
+    Raises:
+        BadInput: a file that cannot be used.
+        NoEvaluator, EvaluatorError: the run could not go on.
+    """
+    loaded = load_settings(**settings)
+    task = runs.read_problem(Path(problem))
+    kernels = [(Path(path).name, runs.read_candidate(Path(path), "the starting kernel")) for path in start]
+    folder = Path(run_dir) if run_dir is not None else runs.new_run_dir(loaded, task)
+    state = asyncio.run(runs.evolve(task, kernels, loaded, run_dir=folder))
+    if state.finished is None or state.finished.best_id is None:
+        return None
+    return runs.best_kernel(folder)
