@@ -91,7 +91,8 @@ class Admission:
     def resolve(
         self, request: EvaluateRequest, problem: ProblemSource, report: ProblemReport, evaluation_id: str
     ) -> Admitted | Evaluation:
-        """The job with every choice made, or the evaluation of a candidate that needs no run to be judged.
+        """The job with every choice made, or the evaluation of a candidate that needs no run to be judged. The report may
+        be an empty one that the caller replaces once the problem is audited.
 
         Raises:
             Unsupported: a language that this evaluator does not offer.
@@ -184,7 +185,6 @@ class Admission:
                 "bound": job.bound_speedup,
                 "skip_timing": job.skip_timing,
                 "profile": job.profile,
-                "marked": job.report.accepted_with_mark,
             }
         )
 

@@ -13,7 +13,7 @@ import contextlib
 import json
 import uuid
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -50,7 +50,7 @@ from kernelevo_api.types import (
 from kernelevo_evaluator import executor as executors
 from kernelevo_evaluator.admission import Admission, Admitted, content_key
 from kernelevo_evaluator.problem import read_problem
-from kernelevo_evaluator.scheduler import Scheduler, Ticket
+from kernelevo_evaluator.scheduler import Listener, Scheduler, Ticket
 from kernelevo_evaluator.sources import digest_of
 from kernelevo_evaluator.store import ABANDONED, DONE, NEVER_CACHED, AcceptedRequest
 
@@ -80,13 +80,20 @@ class _Open:
     listeners: list[ProgressListener] = field(default_factory=list)
     streams: int = 0
     latest: Progress | None = None
-    ticket: Ticket[Evaluation] | None = None
+    ticket: Ticket[Any] | None = None
+    """For the work at hand: the problem's audit, then the evaluation."""
     submitted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it waits for work, or has ended without."""
     expiry: asyncio.TimerHandle | None = None
     unsaved: tuple[Evaluation, str | None] | None = None
     """An evaluation that the store did not take, with its cache key."""
     stopping: bool = False
+
+    def tell(self, stage: Stage, message: str, position: int | None) -> None:
+        """Pass a stage on to whoever is attached."""
+        self.latest = _progress(self, stage, message, position)
+        for listener in tuple(self.listeners):
+            listener(self.latest)
 
 
 class Evaluations:
@@ -114,6 +121,8 @@ class Evaluations:
         # One call at a time for each request_id between "have we seen it" and "it is accepted".
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Requests of each client that wait for their problem's audit.
+        self._auditing: Counter[str] = Counter()
         # A request may have missed an equal one in the store because that had not ended, and among what runs because it had.
         self._recent: OrderedDict[str, Evaluation] = OrderedDict()
 
@@ -213,7 +222,18 @@ class Evaluations:
         report = await self._stored_report(source.digest, request.accept_refused)
         if report is not None:
             return report
-        return await self._audit(source, request.accept_refused, request.client_id, listener)
+
+        def told(stage: Stage, message: str, position: int | None) -> None:
+            listener(Progress(stage=stage, message=message, time=datetime.now(UTC), queue_position=position))
+
+        ticket = self._audit(source, request.accept_refused, request.client_id, told)
+        try:
+            return await ticket.wait()
+        except asyncio.CancelledError:
+            # The client is gone, or the work was stopped; after a grace period nobody waits for it through this ticket.
+            ticket.listener = None
+            asyncio.get_running_loop().call_later(self._settings.grace_s, ticket.give_back)
+            raise
 
     async def _stored_report(self, digest: str, accept_refused: bool) -> ProblemReport | None:
         report = await self._store.report(digest, self._environment)
@@ -221,9 +241,11 @@ class Evaluations:
             raise _refusal("the audit refuses this problem; it was accepted with a mark before", report)
         return report
 
-    async def _audit(
-        self, source: ProblemSource, accept_refused: bool, client: str, listener: ProgressListener
-    ) -> ProblemReport:
+    def _audit(
+        self, source: ProblemSource, accept_refused: bool, client: str, told: Listener, *, promised: bool = False
+    ) -> Ticket[ProblemReport]:
+        """Join or queue the audit of a problem; its end is a stored report."""
+
         async def action(progress: ProgressCallback) -> ProblemReport:
             try:
                 report = await _once_more(
@@ -239,36 +261,19 @@ class Evaluations:
             )
             return report
 
-        def told(stage: Stage, message: str, position: int | None) -> None:
-            listener(Progress(stage=stage, message=message, time=datetime.now(UTC), queue_position=position))
-
         key = f"problem {source.digest} {accept_refused}"
-        ticket = self._scheduler.submit(key, client, action, told)
-        try:
-            return await ticket.wait()
-        except asyncio.CancelledError:
-            # The client is gone, or the work was stopped; after a grace period nobody waits for it through this ticket.
-            ticket.listener = None
-            asyncio.get_running_loop().call_later(self._settings.grace_s, ticket.give_back)
-            raise
+        return self._scheduler.submit(key, client, action, told, promised=promised)
 
-    async def _problem_of(
-        self, request: EvaluateRequest, listener: ProgressListener
-    ) -> tuple[ProblemSource, ProblemReport]:
+    async def _problem_of(self, request: EvaluateRequest) -> ProblemSource:
         maximum = self._settings.maximum_source_bytes
         if request.problem is not None:
-            source = read_problem(request.problem, maximum)
-        else:
-            stored = await self._store.problem(request.problem_digest or "")
-            if stored is None:
-                raise UnknownProblem(
-                    f"the problem {request.problem_digest} is not stored here; register it and send the request again"
-                )
-            source = read_problem(stored, maximum)
-        report = await self._stored_report(source.digest, request.accept_refused_problem)
-        if report is None:
-            report = await self._audit(source, request.accept_refused_problem, request.client_id, listener)
-        return source, report
+            return read_problem(request.problem, maximum)
+        stored = await self._store.problem(request.problem_digest or "")
+        if stored is None:
+            raise UnknownProblem(
+                f"the problem {request.problem_digest} is not stored here; register it and send the request again"
+            )
+        return read_problem(stored, maximum)
 
     # --- Evaluations
 
@@ -284,7 +289,7 @@ class Evaluations:
             found = await self._known(request, content)
             if isinstance(found, Evaluation):
                 return found
-            opened = found if isinstance(found, _Open) else await self._accept(request, content, found, listener)
+            opened = found if isinstance(found, _Open) else await self._accept(request, content, found)
             # Without an await in between: the request is never seen without the stream that asked for it.
             result = self._attach(opened, listener)
         try:
@@ -334,22 +339,23 @@ class Evaluations:
         request: EvaluateRequest,
         content: str,
         before: AcceptedRequest | None,
-        listener: ProgressListener,
         *,
         promised: bool = False,
     ) -> _Open:
         if self._scheduler.draining:
             raise Draining("this evaluator is shutting down; try another, or later")
-        source, report = await self._problem_of(request, listener)
+        source = await self._problem_of(request)
+        report = await self._stored_report(source.digest, request.accept_refused_problem)
         evaluation_id = before.evaluation_id if before is not None else str(uuid.uuid4())
-        admitted = self._admission.resolve(request, source, report, evaluation_id)
+        admitted = self._admission.resolve(request, source, report or ProblemReport(), evaluation_id)
         cached = None
         if isinstance(admitted, Admitted) and not request.fresh:
             cached = await self._store.cached(admitted.cache_key)
         if cached is None and isinstance(admitted, Admitted) and not promised:
             key = _work_key(admitted, request)
             if not self._scheduler.joins(key):
-                self._scheduler.check(request.client_id)
+                # Those that wait for their problem's audit will want a place too.
+                self._scheduler.check(request.client_id, self._auditing.total(), self._auditing[request.client_id])
         opened = _Open(
             accepted=AcceptedRequest(
                 request_id=request.request_id,
@@ -357,7 +363,8 @@ class Evaluations:
                 client_id=request.client_id,
                 content=content,
                 state="accepted",
-                request=replace(request, problem=None, problem_digest=source.digest),
+                # By digest where the problem is stored: its source is not kept once more.
+                request=replace(request, problem=None, problem_digest=source.digest) if report is not None else request,
             ),
             result=asyncio.get_running_loop().create_future(),
         )
@@ -373,7 +380,7 @@ class Evaluations:
         opened: _Open,
         request: EvaluateRequest,
         admitted: Admitted | Evaluation,
-        report: ProblemReport,
+        report: ProblemReport | None,
         cached: Evaluation | None,
     ) -> None:
         """Bring one accepted request to its evaluation, and into the store."""
@@ -390,6 +397,11 @@ class Evaluations:
                     found = recent
                 else:
                     key = admitted.cache_key
+                    if report is None:
+                        report = await self._report_for(opened, request, admitted.job.problem)
+                        if opened.stopping:
+                            return
+                    admitted = replace(admitted, job=replace(admitted.job, report=report))
                     found = await self._work(opened, request, admitted)
                     found = replace(found, findings=admitted.findings + found.findings)
         except asyncio.CancelledError:
@@ -415,7 +427,7 @@ class Evaluations:
             evaluation_id=opened.accepted.evaluation_id,
             request_id=opened.accepted.request_id,
             created_at=datetime.now(UTC),
-            problem_accepted_with_mark=report.accepted_with_mark,
+            problem_accepted_with_mark=report is not None and report.accepted_with_mark,
         )
         log.info("evaluated", verdict=found.verdict.value, from_cache=found.from_cache)
         await self._finish(opened, found, key)
@@ -439,16 +451,25 @@ class Evaluations:
                     self._recent.popitem(last=False)
             return evaluation
 
-        def told(stage: Stage, message: str, position: int | None) -> None:
-            opened.latest = _progress(opened, stage, message, position)
-            for listener in tuple(opened.listeners):
-                listener(opened.latest)
-
-        opened.ticket = self._scheduler.submit(
-            _work_key(admitted, request), request.client_id, action, told, promised=True
+        ticket = self._scheduler.submit(
+            _work_key(admitted, request), request.client_id, action, opened.tell, promised=True
         )
+        opened.ticket = ticket
         opened.submitted.set()
-        return await opened.ticket.wait()
+        return await ticket.wait()
+
+    async def _report_for(self, opened: _Open, request: EvaluateRequest, source: ProblemSource) -> ProblemReport:
+        client = request.client_id
+        self._auditing[client] += 1
+        try:
+            ticket = self._audit(source, request.accept_refused_problem, client, opened.tell, promised=True)
+            opened.ticket = ticket
+            opened.submitted.set()
+            return await ticket.wait()
+        finally:
+            self._auditing[client] -= 1
+            if not self._auditing[client]:
+                del self._auditing[client]
 
     async def _finish(self, opened: _Open, evaluation: Evaluation, cache_key: str | None, *, state: str = DONE) -> None:
         try:
@@ -540,7 +561,7 @@ class Evaluations:
                 return
             try:
                 self._admission.check(request)
-                await self._accept(request, accepted.content, accepted, _nobody, promised=True)
+                await self._accept(request, accepted.content, accepted, promised=True)
             except (Draining, StoreUnavailable):
                 return
             except CallRefused as error:
@@ -632,10 +653,6 @@ def _read_token(token: str, problem_digest: str) -> int:
     if not isinstance(before, int) or digest != problem_digest:
         raise _invalid("page_token", "belongs to another list")
     return before
-
-
-def _nobody(_progress: Progress) -> None:
-    pass
 
 
 def _retrieve(future: asyncio.Future[Evaluation]) -> None:

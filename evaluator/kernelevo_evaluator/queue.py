@@ -29,11 +29,11 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._size
 
-    def check(self, client: str) -> None:
-        """Raise `Full` where `put` would."""
-        if self._size >= self.capacity:
-            raise Full(f"the queue is full: {self._size} requests wait", of_client=False)
-        waiting = len(self._clients.get(client, ()))
+    def check(self, client: str, others: int = 0, others_of_client: int = 0) -> None:
+        """Raise `Full` where `put` would, if so many others, and so many of this client's, were there too."""
+        if self._size + others >= self.capacity:
+            raise Full(f"the queue is full: {self._size + others} requests wait", of_client=False)
+        waiting = len(self._clients.get(client, ())) + others_of_client
         if waiting >= self.capacity_per_client:
             raise Full(f"this client's share of the queue is full: {waiting} of its requests wait", of_client=True)
 

@@ -97,12 +97,12 @@ class Scheduler:
     def draining(self) -> bool:
         return self._draining
 
-    def check(self, client: str) -> None:
-        """Raise what `submit` would raise for new work of this client."""
+    def check(self, client: str, others: int = 0, others_of_client: int = 0) -> None:
+        """Raise what `submit` would raise for new work of this client, if so many others were queued already."""
         if self._draining:
             raise Draining("this evaluator is shutting down; try another, or later")
         try:
-            self._queue.check(client)
+            self._queue.check(client, others, others_of_client)
         except Full as full:
             raise QueueFull(str(full), retry_delay=self._delay()) from full
 

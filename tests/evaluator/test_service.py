@@ -56,7 +56,8 @@ class TestEvaluate:
         assert (evaluation.effort, evaluation.baseline) == (Effort.FULL, BaselineKind.EAGER)
         assert evaluation.created_at is not None
         stages = [one.stage for one in seen]
-        assert stages[0] is Stage.QUEUE
+        assert stages[0] is Stage.ADMIT
+        assert Stage.AUDIT in stages
         assert stages[-3:] == [Stage.BUILD, Stage.CHECK, Stage.TIME]
         assert {one.evaluation_id for one in seen[-3:]} == {evaluation.evaluation_id}
 
@@ -470,7 +471,7 @@ class TestCancel:
         tasks = [asyncio.create_task(client.evaluate(asked)) for asked in (one, two)]
         await host.executor.until("started", 1)
         for asked in (one, two):
-            while not isinstance(await _state(client, asked.request_id), Progress):
+            while getattr(await _state(client, asked.request_id), "stage", None) is not Stage.TIME:
                 await asyncio.sleep(0.005)
         stopped, evaluation = await client.cancel_evaluation(request_id=one.request_id)
         assert not stopped
@@ -501,6 +502,58 @@ async def _state(client: Any, request_id: str) -> Evaluation | Progress | None:
     with contextlib.suppress(errors.UnknownEvaluation):
         return await client.get_evaluation(request_id=request_id)
     return None
+
+
+class TestBeforeTheAudit:
+    async def test_cancelled_while_the_problem_is_audited(self, host: Any, make_request: Any) -> None:
+        client = await host.start(ScriptedExecutor(audit_hold=True))
+        asked = make_request()
+        task = asyncio.create_task(client.evaluate(asked))
+        await host.executor.until("audits", 1)
+        assert isinstance(await client.get_evaluation(request_id=asked.request_id), Progress)
+        stopped, evaluation = await client.cancel_evaluation(request_id=asked.request_id)
+        assert stopped
+        assert await task == evaluation
+        assert evaluation.verdict is Verdict.CANCELLED
+        assert (await client.get_capabilities()).queue.running == 0
+
+    async def test_those_that_wait_for_an_audit_count_for_the_bound(self, host: Any, make_request: Any) -> None:
+        client = await host.start(ScriptedExecutor(audit_hold=True), queue_capacity=3, queue_capacity_per_client=2)
+        tasks = []
+        for name in ("a1", "a2", "b1"):
+            asked = make_request(f"passed {name}", client_id=name[0])
+            tasks.append(asyncio.create_task(client.evaluate(asked)))
+            while not isinstance(await _state(client, asked.request_id), Progress):
+                await asyncio.sleep(0.005)
+            await host.executor.until("audits", 1)
+            if name == "a2":
+                with pytest.raises(errors.QueueFull, match="this client's share"):
+                    await client.evaluate(make_request("passed a3", client_id="a"))
+        with pytest.raises(errors.QueueFull, match="the queue is full"):
+            await client.evaluate(make_request("passed c1", client_id="c"))
+        host.executor.release()
+        assert {one.verdict for one in await asyncio.gather(*tasks)} == {Verdict.PASSED}
+        assert len(host.executor.audits) == 1
+
+    async def test_a_bad_request_does_not_wait_for_an_audit(self, host: Any, make_request: Any) -> None:
+        client = await host.start(ScriptedExecutor(audit_hold=True))
+        with pytest.raises(errors.Unsupported):
+            await client.evaluate(make_request(candidate=Candidate(source="import triton")))
+        assert (await client.evaluate(make_request(candidate=Candidate(source="def")))).verdict is Verdict.COMPILE_ERROR
+        assert host.executor.audits == []
+
+    async def test_interrupted_in_the_audit_goes_on(self, host: Any, make_request: Any) -> None:
+        client = await host.start(ScriptedExecutor(audit_hold=True))
+        asked = make_request()
+        task = asyncio.create_task(client.evaluate(asked))
+        await host.executor.until("audits", 1)
+        await host.stop(0.0)
+        with pytest.raises((errors.Draining, errors.Unreachable)):
+            await task
+        await host.start()
+        await host.executor.until("ended", 1)
+        assert (await host.client().evaluate(asked)).verdict is Verdict.PASSED
+        assert (len(host.executor.audits), len(host.executor.started)) == (1, 1)
 
 
 class TestGoingAway:
