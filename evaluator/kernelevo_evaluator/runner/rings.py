@@ -66,6 +66,9 @@ def _copy(value: Any, view: torch.Tensor, spec: TensorSpec, where: str) -> None:
         raise WrongInterface(f"{where} has dtype {str(value.dtype).removeprefix('torch.')}, not {spec.dtype}")
     if tuple(value.shape) != spec.shape:
         raise WrongInterface(f"{where} has shape {tuple(value.shape)}, not {spec.shape}")
+    if value.data_ptr() == view.data_ptr() and spec.numel:
+        # The copy into the slot is a part of every call's time: a model that writes there itself would be spared it.
+        raise WrongInterface(f"{where} lies in the evaluator's own memory; return a tensor of the model's own")
     view.copy_(value)
 
 

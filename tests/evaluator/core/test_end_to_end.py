@@ -256,7 +256,7 @@ from kernelevo_evaluator.messages import Failed, encode
 frame_ = sys._getframe()
 while 'command' not in frame_.f_locals: frame_ = frame_.f_back
 nonce = frame_.f_locals['command'].nonce
-say(frame(encode(Failed(nonce=nonce, kind='runtime', error='E', message='x' * 900000))))
+say(frame(encode(Failed(nonce=nonce, kind='runtime', error='E', message='x' * 100000))))
 time.sleep(60)
 """
     evaluation = await bench.judge(candidate(body, top=SEND))
@@ -299,6 +299,11 @@ HARMLESS = {
         "def later():\n    time.sleep(0.3)\n    ring.outputs[0][0].copy_(self.compute(ring.inputs[0][0]))\n"
         "threading.Thread(target=later).start()\nreturn torch.zeros_like(x)",
         {Verdict.OUTPUT_MISMATCH},
+    ),
+    "written into the slot": (
+        "ring = next(o for o in gc.get_objects() if type(o).__name__ == 'Ring')\n"
+        "return ring.outputs[0][0].copy_(self.compute(x))",
+        {Verdict.WRONG_INTERFACE},
     ),
     "expected outputs sought": (
         "found = [o for o in gc.get_objects() if isinstance(o, torch.Tensor) and o.shape == x.shape"
