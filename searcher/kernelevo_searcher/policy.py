@@ -174,14 +174,15 @@ def stop_reason(state: RunState, resources: Resources) -> str:
         return f"the time is used up ({settings.minutes:g} min)"
     if best is not None and _floor_share(best) >= settings.floor_share:
         return f"the best runs at {_floor_share(best):.0%} of the memory bandwidth that was measured here"
-    if _idle(state):
-        return _no_improvement(state, resources)
-    return ""
+    tokens_short = bool(resources.model_actions) and state.budget_left < resources.least_reservation
+    if tokens_short and settings.evaluations is None and not state.calls:
+        # With a number of evaluations asked for, the tuner may use the rest of them.
+        return _tokens_used_up(state)
+    return _no_improvement(state, resources)
 
 
-def _idle(state: RunState) -> bool:
-    """Nothing that may still change the best is under way."""
-    return not state.in_flight and not state.calls
+def _tokens_used_up(state: RunState) -> str:
+    return f"the tokens are used up ({state.usage.total_tokens} of {state.settings.budget_tokens})"
 
 
 def _floor_share(candidate: CandidateState) -> float:
@@ -216,7 +217,7 @@ def _exhausted(state: RunState, resources: Resources) -> str:
     if resources.model_actions and state.replies_in_a_row_without_source >= _USELESS_REPLIES_IN_A_ROW:
         return f"the last {state.replies_in_a_row_without_source} replies held no candidate"
     if resources.model_actions and state.budget_left < resources.least_reservation:
-        return f"the tokens are used up ({state.usage.total_tokens} of {state.settings.budget_tokens})"
+        return _tokens_used_up(state)
     if not state.ranked():
         return "no kernel to start from passed, and there is no model to write one"
     return "nothing is left to try"

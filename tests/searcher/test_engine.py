@@ -286,3 +286,8 @@ async def test_a_finished_run_can_be_given_more(tmp_path: Path) -> None:
         )
         second = await Engine(store, pool, settings=more).run()
     assert second.evaluated == 12 and second.finished is not None
+
+
+async def test_a_run_without_limits_ends_when_nothing_improves(tmp_path: Path) -> None:
+    state = await run(tmp_path, ScriptedEvaluator(), evaluations=None, patience=8)
+    assert state.finished is not None and "nothing improved" in state.finished.reason

@@ -27,7 +27,7 @@ _BEST_SHARE = 0.8
 """Share of proposals around the best of the space rather than around the parent that was drawn."""
 _NEAR_BEST = 0.9
 """A parent whose lower bound is below this share of the best's is not worth a search around it."""
-_MOST_OBSERVATIONS = 160
+_MOST_OBSERVATIONS = 80
 """Only so many are read: pairs are compared. The best and the newest are kept."""
 _MOST_DUPLICATES = 50
 
