@@ -76,7 +76,7 @@ class Audit:
         input_bytes = sum(t.nbytes for t in reference.inputs.tensors)
         output_bytes = sum(t.nbytes for t in reference.outputs.tensors)
         ring = Ring.choose(reference.call_seconds, reference.slot_bytes, cache_bytes, RING_BYTES)
-        cold = ring.slots * reference.inputs.nbytes >= 2 * cache_bytes
+        cold = ring.calls * reference.inputs.nbytes >= 2 * cache_bytes
         self._host.progress(Stage.BASELINE, "timing the reference")
         baselines = () if self._refused else (self._eager(ring),)
         return ProblemReport(
@@ -265,10 +265,10 @@ class Audit:
         overhead = Overhead(ring)
         blocks = []
         self._host.quiet()
+        self._host.freeze(self._reference.runner.name)
         try:
             for _ in range(PLANS[Effort.FULL].minimum_pairs):
-                clock.renew(rings)
-                blocks.append(clock.block(self._reference, rings).outside_us)
+                blocks.append(clock.block(self._reference, rings, calls=ring.calls).outside_us)
                 overhead.add(blocks[-1], clock.block(self._reference, rings, calls=ring.short).outside_us)
         finally:
             self._host.thaw(self._reference.runner.name)

@@ -51,3 +51,9 @@ PROCESS_SPREAD = 0.005
 """Two processes of the same code differ steadily by 0.3-1 %: counted into every interval."""
 DISPUTED_DRIFT = 0.03
 """A baseline that is this much faster once the candidate is gone disputes the timing."""
+CACHE_BYTES = 64 << 20
+"""A larger last-level cache is taken for one that many cores share."""
+LONE_CALL = 1.5
+LONE_CALL_US = 50.0
+"""A call alone in its block may take this much longer than among others, and so many microseconds, beyond what the baseline
+shows, before the calls of a block are said to share work."""

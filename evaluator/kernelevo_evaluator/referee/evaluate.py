@@ -279,7 +279,7 @@ class Evaluation:
         )
         self._host.progress(
             Stage.TIME,
-            f"blocks of {clock.ring.calls} calls over a ring of {clock.ring.slots} slots",
+            f"blocks of {clock.ring.calls} calls, each on inputs that no call has seen",
         )
         baseline_rings = clock.prepare(baseline)
         session = Session(
@@ -292,7 +292,6 @@ class Evaluation:
             rings=clock.prepare(subject),
             baseline_rings=baseline_rings,
             reference_rings=baseline_rings if baseline is reference else clock.prepare(reference),
-            trusted_baseline=self._request.baseline is not BaselineKind.CANDIDATE,
         )
         names = {subject.runner.name, baseline.runner.name, reference.runner.name}
         self._host.quiet()
@@ -302,6 +301,7 @@ class Evaluation:
             stopped = session.measure(self._request.bound_speedup)
             self._host.kill(subject.runner.name)
             drift = session.drift()
+            lone_us, spread_us = session.lone_call_us()
         finally:
             for name in names:
                 self._host.thaw(name)
@@ -314,7 +314,21 @@ class Evaluation:
             stopped_at_bound=stopped,
         )
         self._refuse_impossible(timing)
+        self._refuse_shared_work(timing, lone_us, spread_us)
         return timing
+
+    def _refuse_shared_work(self, timing: Timing, lone_us: float, spread_us: float) -> None:
+        """The inputs of a whole block lie there when it begins: calls that are quick only together shared their work."""
+        assert timing.candidate_us is not None
+        allowed = settings.LONE_CALL * timing.candidate_us + 5 * spread_us + settings.LONE_CALL_US
+        if lone_us > allowed:
+            raise Decided(
+                Verdict.TIMING_DISPUTED,
+                Stage.TIME,
+                f"a call takes {timing.candidate_us:.0f} us among others and {lone_us:.0f} us alone, where the baseline shows no "
+                "such gap: the calls of a block shared work, which no user's calls can",
+                timing=timing,
+            )
 
     def _refuse_impossible(self, timing: Timing) -> None:
         itself = timing.baseline_against_itself

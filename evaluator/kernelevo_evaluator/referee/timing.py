@@ -60,21 +60,11 @@ class Side(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """How the ring is used: `calls` for a block, each on a slot of its own, and one slot to warm up on."""
+    """How the ring is used: `calls` for a block, each on a slot of its own."""
 
     calls: int
     rounds: int
     """Blocks whose times are added up for one measurement, where memory does not allow one long enough."""
-
-    @property
-    def slots(self) -> int:
-        """Slots in the ring."""
-        return self.calls + 1
-
-    @property
-    def warm(self) -> int:
-        """The slot for the call that is dropped, just after a switch."""
-        return self.calls
 
     @property
     def short(self) -> int:
@@ -83,9 +73,12 @@ class Ring:
 
     @staticmethod
     def choose(call_seconds: float, slot_bytes: int, cache_bytes: int, memory_bytes: int) -> Ring:
-        """A ring of more than twice the last-level cache, with blocks of `BLOCK_SECONDS`, within memory."""
-        most = max(3, min(settings.RING_SLOTS, memory_bytes // slot_bytes) - 1)
-        for_cache = -(-2 * cache_bytes // slot_bytes) + 1
+        """A ring of more than twice the last-level cache, with blocks of `BLOCK_SECONDS`, within memory.
+
+        A cache of more than `CACHE_BYTES` is taken for one that many cores share, of which this lane has a part.
+        """
+        most = max(3, min(settings.RING_SLOTS, memory_bytes // slot_bytes))
+        for_cache = -(-2 * min(cache_bytes, settings.CACHE_BYTES) // slot_bytes) + 1
         for_time = max(3, round(settings.BLOCK_SECONDS / call_seconds))
         calls = min(most, max(for_cache, for_time))
         rounds = max(1, min(settings.ROUNDS, round(for_time / calls)))
@@ -107,7 +100,7 @@ class Samples:
 class Sampled:
     """A timed call that will be checked: private copies of its output slot and of its input slot after the call."""
 
-    slot: int
+    recipe: Recipe
     outputs: torch.Tensor
     inputs: torch.Tensor
 
@@ -128,6 +121,9 @@ class _Pair:
     baselines: tuple[float, float]
     candidate: float
     claimed: float
+    lone_baseline: float
+    lone_candidate: float
+    """Blocks of a single call."""
 
 
 class Clock:
@@ -142,14 +138,14 @@ class Clock:
 
     def prepare(self, side: Side) -> Rings:
         """Map the timing ring and call every address once, untimed, on content that is not used again."""
-        rings = side.map_ring(TIMING_RING, self.ring.slots)
+        rings = side.map_ring(TIMING_RING, self.ring.calls)
         self.renew(rings)
-        side.runner.run(TIMING_RING, range(self.ring.slots))
+        side.runner.run(TIMING_RING, range(self.ring.calls))
         return rings
 
     def renew(self, rings: Rings) -> list[Recipe]:
         """Fill every slot with content that no call has seen, and poison the outputs."""
-        recipes = [self._mixer.draw() for _ in range(self.ring.slots)]
+        recipes = [self._mixer.draw() for _ in range(self.ring.calls)]
         for slot, recipe in enumerate(recipes):
             self._mixer.make(recipe, rings.inputs.views(slot))
             rings.outputs.poison(slot)
@@ -159,22 +155,22 @@ class Clock:
         """A private copy of a content."""
         return self._mixer.content(recipe)
 
-    def block(self, side: Side, rings: Rings, *, calls: int | None = None, sample: bool = False) -> Block:
-        """Thaw a side, time one block of it over slots in a secret rotation, and freeze it again.
+    def block(self, side: Side, rings: Rings, *, calls: int, sample: bool = False) -> Block:
+        """Time one block of a side, which is frozen before and after.
 
-        `sample`: keep what the clock waited for, to be checked. As many slots are copied whether it is kept or not.
+        All content is written while the side stands still, and the clock starts before it is let run: there is no moment in
+        which it could work ahead. `sample`: keep what the clock waited for, to be checked; as many slots are copied either way.
         """
+        recipes = self.renew(rings)
         order = list(range(self.ring.calls))
         start = self._random.randrange(len(order))
         order = (order[start:] + order[:start])[:calls]
-        chosen = self._random.sample(order, min(settings.SAMPLES, self.ring.short))
+        chosen = [self._random.choice(order) for _ in range(settings.SAMPLES)]
         while len(self._copies) < len(chosen):
             self._copies.append(torch.zeros(rings.outputs.layout.nbytes, dtype=torch.uint8))
+        began = time.perf_counter_ns()
         self._host.thaw(side.runner.name)
         try:
-            # The call just after a switch is dropped.
-            side.runner.run(TIMING_RING, (self.ring.warm,))
-            began = time.perf_counter_ns()
             done = side.runner.run(TIMING_RING, order)
             for slot, into in zip(chosen, self._copies, strict=False):
                 rings.outputs.copy_out(slot, into)
@@ -185,7 +181,7 @@ class Clock:
         return Block(
             outside_us=outside / 1000,
             claimed_us=done.claimed_ns / 1000,
-            sampled=[Sampled(slot, copy.clone(), rings.inputs.copy_out(slot)) for slot, copy in kept],
+            sampled=[Sampled(recipes[slot], copy.clone(), rings.inputs.copy_out(slot)) for slot, copy in kept],
         )
 
 
@@ -204,7 +200,7 @@ class Overhead:
 
     @property
     def block_us(self) -> float:
-        """Of one block: the median intercept, between nothing and what the shortest short block took."""
+        """Of one block: the median intercept, between nothing and half of the shortest block."""
         n, m = self._ring.calls, self._ring.short
         intercepts = [(n * s - m * b) / (n - m) for b, s in zip(self._long, self._short, strict=True)]
         return min(max(statistics.median(intercepts), 0.0), 0.5 * min(self._short))
@@ -225,8 +221,6 @@ class Session:
     baseline_rings: Rings
     reference_rings: Rings
     """Where the overhead is measured; the baseline's own where the reference is the baseline."""
-    trusted_baseline: bool
-    """False where the baseline is a candidate too, which must not meet the same content twice."""
     _pairs: list[_Pair] = field(default_factory=list)
     _overhead: Overhead = field(init=False)
 
@@ -275,14 +269,23 @@ class Session:
         """The baseline measured against itself."""
         return median_ratio(self.samples.against_itself)
 
+    def lone_call_us(self) -> tuple[float, float]:
+        """Microseconds of the candidate's call when it is alone in its block, and the spread of that figure.
+
+        Taken from what a lone call of the baseline costs more or less than one of the candidate: the overhead drops out.
+        """
+        baseline = statistics.median(self.samples.baseline)
+        gaps = [pair.lone_candidate - pair.lone_baseline for pair in self._pairs]
+        middle = statistics.median(gaps)
+        spread = statistics.median(abs(gap - middle) for gap in gaps)
+        return baseline + middle, spread
+
     def drift(self) -> float:
         """The baseline now that the candidate is gone, over the baseline before; a second look before it counts as faster."""
         before = statistics.median(self.samples.baseline)
         after: list[float] = []
         for blocks in (self.plan.minimum_pairs, 2 * self.plan.minimum_pairs):
-            after += [
-                self._per_call(self._measure(self.baseline, self.baseline_rings, renew=True)[0]) for _ in range(blocks)
-            ]
+            after += [self._per_call(self._measure(self.baseline, self.baseline_rings)[0]) for _ in range(blocks)]
             if statistics.median(after) / before > 1 - settings.DISPUTED_DRIFT:
                 break
         return statistics.median(after) / before
@@ -294,35 +297,34 @@ class Session:
         candidate = claimed = 0.0
         for side in sequence:
             if side is self.subject:
-                candidate, claimed = self._measure(side, self.rings, renew=True)
+                candidate, claimed = self._measure(side, self.rings)
             else:
-                renew = not baselines or not self.trusted_baseline
-                baselines.append(self._measure(side, self.baseline_rings, renew=renew)[0])
-        if self.baseline is self.reference:
-            long = baselines[1]
-        else:
-            long = self._measure(self.reference, self.reference_rings, renew=False)[0]
+                baselines.append(self._measure(side, self.baseline_rings)[0])
+        own = self.baseline is self.reference
+        long = baselines[1] if own else self._measure(self.reference, self.reference_rings)[0]
         short = self.clock.block(self.reference, self.reference_rings, calls=self.clock.ring.short).outside_us
         self._overhead.add(long, short)
-        self._pairs.append(_Pair((baselines[0], baselines[1]), candidate, claimed))
+        lone = [
+            self.clock.block(side, rings, calls=1).outside_us
+            for side, rings in ((self.baseline, self.baseline_rings), (self.subject, self.rings))
+        ]
+        self._pairs.append(_Pair((baselines[0], baselines[1]), candidate, claimed, *lone))
 
-    def _measure(self, side: Side, rings: Rings, *, renew: bool) -> tuple[float, float]:
+    def _measure(self, side: Side, rings: Rings) -> tuple[float, float]:
         """Microseconds of a block, by the outside clock and by the side's own; what was sampled of a candidate is checked."""
         outside = claimed = 0.0
         rounds = self.clock.ring.rounds
-        for turn in range(rounds):
-            recipes = self.clock.renew(rings) if renew or turn else []
-            block = self.clock.block(side, rings, sample=side is self.subject)
+        for _ in range(rounds):
+            block = self.clock.block(side, rings, calls=self.clock.ring.calls, sample=side is self.subject)
             outside += block.outside_us / rounds
             claimed += block.claimed_us / rounds
-            if block.sampled:
-                self._check(block.sampled, recipes)
+            self._check(block.sampled)
         return outside, claimed
 
-    def _check(self, sampled: Sequence[Sampled], recipes: Sequence[Recipe]) -> None:
+    def _check(self, sampled: Sequence[Sampled]) -> None:
         """Timed calls are checked calls."""
         for sample in sampled:
-            content = self.clock.content(recipes[sample.slot])
+            content = self.clock.content(sample.recipe)
             self.host.thaw(self.reference.runner.name)
             try:
                 expected = self.reference.expected_outputs(content)
@@ -370,5 +372,5 @@ def timing_of(
         remarks=tuple(remarks),
         stopped_at_bound=stopped_at_bound,
         calls_per_block=ring.calls,
-        ring_slots=ring.slots,
+        ring_slots=ring.calls,
     )
