@@ -222,6 +222,7 @@ async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
     from kernelevo_sandbox import open_sandbox
 
     sandbox = open_sandbox(settings.sandbox)
+    guarantees = None
     try:
         if settings.sandbox == "none":
             _complain(
@@ -229,7 +230,8 @@ async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
                 "Use it for code that you wrote yourself, and for nothing else."
             )
         else:
-            missing = [one for one in await sandbox.probe() if one.essential and not one.holds]
+            guarantees = await sandbox.probe()
+            missing = [one for one in guarantees if one.essential and not one.holds]
             if missing:
                 lines = [f"  {one.name}: {one.evidence}. {one.remedy}".rstrip() for one in missing]
                 raise Unsound(
@@ -238,7 +240,9 @@ async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
                     + "\n`kernelevo-evaluator doctor` shows everything; --sandbox none is for code that one wrote oneself"
                 )
         # Once it is made the executor owns the sandbox, and the server the executor.
-        server = EvaluatorServer(lambda: LocalExecutor(sandbox=sandbox, settings=settings.executor()), settings)
+        server = EvaluatorServer(
+            lambda: LocalExecutor(sandbox=sandbox, settings=settings.executor(), guarantees=guarantees), settings
+        )
         return server, await server.start()
     except BaseException:
         await sandbox.close()

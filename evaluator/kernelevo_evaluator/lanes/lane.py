@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,10 +16,11 @@ from kernelevo_evaluator.messages import AttachProblem, AuditProblem, DropProble
 from kernelevo_evaluator.referee.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from kernelevo_api.types import Limits
     from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
+    from kernelevo_evaluator.lanes.loading import Loader
     from kernelevo_evaluator.lanes.quiet import Quiet
     from kernelevo_evaluator.lanes.runners import HeldRunner, RunnerLimits, RunnerPool
 
@@ -28,20 +30,35 @@ _WARM_PROBLEMS = 2
 class Lane:
     """Runs one job at a time; `exclusive` is the lock that says whose turn it is."""
 
-    def __init__(self, pool: RunnerPool, quiet: Quiet, *, cpus: frozenset[int], reference_limits: RunnerLimits) -> None:
+    def __init__(
+        self, pool: RunnerPool, quiet: Quiet, loader: Loader, *, cpus: frozenset[int], reference_limits: RunnerLimits
+    ) -> None:
+        """Pool, loader and silence are this lane's own: all that they start runs on its cores."""
         self.exclusive = asyncio.Lock()
         self.cpus = cpus
-        self._pool = pool
-        self._quiet = quiet
+        self.claims = 0
+        """Jobs that run here, wait for their turn, or are being loaded."""
+        self.pool = pool
+        self.quiet = quiet
+        self.loader = loader
         self._reference_limits = reference_limits
         self._referee: RefereeProcess | None = None
         self._references: OrderedDict[str, HeldRunner] = OrderedDict()
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Count a job for as long as it concerns this lane."""
+        self.claims += 1
+        try:
+            yield
+        finally:
+            self.claims -= 1
 
     async def referee(self) -> RefereeProcess:
         """The lane's referee; a new one where the last one failed."""
         if self._referee is None or not self._referee.alive:
             for digest in list(self._references):
-                await self._pool.discard(self._references.pop(digest))
+                await self.pool.discard(self._references.pop(digest))
             if self._referee is not None:
                 await self._referee.close()
             self._referee = await RefereeProcess.start(len(self.cpus), self.cpus)
@@ -95,7 +112,7 @@ class Lane:
         names = ("prepare_time", "check_time", "run_time")
         total = 12 * sum(_seconds(job.limits, name) for name in names) + 60
         for runner in runners.values():
-            await self._quiet.remove(runner.process)
+            await self.quiet.remove(runner.process)
             await runner.process.thaw()
         payload = await referee.job(
             EvaluateCandidate(
@@ -127,9 +144,7 @@ class Lane:
         async def none(name: str) -> HeldRunner:
             raise ExecutorFault(f"no fresh {name} can be had here")
 
-        return Services(
-            self._quiet, {"reference": self._references[problem.digest], **runners}, fresh or none, progress
-        )
+        return Services(self.quiet, {"reference": self._references[problem.digest], **runners}, fresh or none, progress)
 
     async def _attach(self, problem: ProblemSource, limits: Limits, progress: ProgressCallback) -> None:
         """Make the problem warm on this lane, in place of the one that was not used for longest."""
@@ -142,8 +157,8 @@ class Lane:
             await self._drop(problem.digest)
         while len(self._references) >= _WARM_PROBLEMS:
             await self._drop(next(iter(self._references)))
-        runner = await self._pool.take(self._reference_limits, label="reference")
-        await self._quiet.remove(runner.process)
+        runner = await self.pool.take(self._reference_limits, label="reference")
+        await self.quiet.remove(runner.process)
         self._references[problem.digest] = runner
         try:
             payload = await referee.job(
@@ -159,7 +174,7 @@ class Lane:
             )
         except BaseException:
             self._references.pop(problem.digest, None)
-            await self._pool.discard(runner)
+            await self.pool.discard(runner)
             raise
         runner.handed_over()
         if payload:
@@ -169,16 +184,17 @@ class Lane:
     async def _drop(self, digest: str) -> None:
         runner = self._references.pop(digest, None)
         if runner is not None:
-            await self._pool.discard(runner)
+            await self.pool.discard(runner)
         if self._referee is not None and self._referee.alive:
             await self._referee.job(DropProblem(digest=digest), (), None, 30)
 
     async def close(self) -> None:
-        """End the referee and the reference runners."""
+        """End the referee and every runner."""
         for digest in list(self._references):
-            await self._pool.discard(self._references.pop(digest))
+            await self.pool.discard(self._references.pop(digest))
         if self._referee is not None:
             await self._referee.close()
+        await self.pool.close()
 
 
 def _seconds(limits: Limits, name: str) -> float:

@@ -127,6 +127,8 @@ class RefereeProcess:
                     },
                     "LC_ALL": "C.UTF-8",
                     "OMP_NUM_THREADS": str(threads),
+                    # Its threads shall not spin on the cores of what it times.
+                    "OMP_WAIT_POLICY": "PASSIVE",
                 },
                 start_new_session=True,
             )
