@@ -11,7 +11,7 @@ import pytest_asyncio
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from core_bench import Bench, Settings
+from core_bench import Bench, settings
 
 from kernelevo_evaluator.local_executor import LocalExecutor
 from kernelevo_sandbox import BubblewrapSandbox, SandboxUnavailable
@@ -23,7 +23,7 @@ if sys.platform != "linux":
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def bench(tmp_path_factory):
     """One executor for the session. Its processes are gone when it is closed."""
-    executor = LocalExecutor(BubblewrapSandbox(), Settings(tmp_path_factory.mktemp("state")))
+    executor = LocalExecutor(BubblewrapSandbox(), settings(tmp_path_factory.mktemp("state")))
     try:
         await executor.start()
     except SandboxUnavailable as error:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path  # noqa: TC003 - the settings' dataclass names it
 
 from kernelevo_api.types import (
     BaselineKind,
@@ -17,6 +16,7 @@ from kernelevo_api.types import (
     TimingPolicy,
 )
 from kernelevo_evaluator.executor import Job, ProblemSource
+from kernelevo_evaluator.settings import ExecutorSettings
 
 PROBLEM = """
 import torch
@@ -90,13 +90,9 @@ def problem(source, **changes):
     )
 
 
-@dataclass
-class Settings:
-    state_dir: Path
-    build_workers: int = 1
-    spare_runners: int = 2
-    default_limits: Limits = LIMITS
-    maximum_limits: Limits = LIMITS
+def settings(folder):
+    """The executor's settings, with two spares and the limits above."""
+    return ExecutorSettings(state_dir=folder, spare_runners=2, default_limits=LIMITS, maximum_limits=LIMITS)
 
 
 class Bench:

@@ -155,10 +155,15 @@ BATCH = (
 
 HONEST = MODEL + "\n    answer = compute\n"
 
-OPEN = "what a call will need lies in the runner's reach before the call begins"
 ATTACKS = [
-    pytest.param(AHEAD, id="ahead", marks=pytest.mark.xfail(strict=False, reason=OPEN)),
-    pytest.param(BATCH, id="batch", marks=pytest.mark.xfail(strict=False, reason=OPEN)),
+    pytest.param(AHEAD, id="ahead"),
+    pytest.param(
+        BATCH,
+        id="batch",
+        marks=pytest.mark.xfail(
+            strict=False, reason="the work of a block's calls done as one is found only where it gains much"
+        ),
+    ),
     pytest.param(THREAD, id="thread"),
     pytest.param(SLOW_SHORT, id="slow when it is short"),
     pytest.param(SKIPS, id="skips"),
