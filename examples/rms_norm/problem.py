@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-batch_size = 2048
+batch_size = 512
 features = 1024
 
 KERNELEVO = {"shapes": [{"batch_size": 37, "features": 1000}]}

@@ -124,7 +124,8 @@ class Carrying:
 
     async def _end_runners(self) -> None:
         runners, self._runners = self._runners, []
-        self._endings += await asyncio.gather(*(self._lane.pool.discard(runner) for runner in runners))
+        # Shielded: whoever cancels a second time must not lose a runner that is being ended.
+        self._endings += await asyncio.shield(asyncio.gather(*(self._lane.pool.discard(runner) for runner in runners)))
 
     def _failed(self, failure: LoadFailure) -> Evaluation:
         if failure.end is not None:

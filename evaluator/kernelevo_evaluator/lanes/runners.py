@@ -179,14 +179,13 @@ class RunnerPool:
             await self._quiet.add(process)
             await self._ready(runner)
             return runner
-        except SandboxError as error:
-            ours.close()
-            raise ExecutorFault(f"no runner could be started: {error}") from error
-        except BaseException:
+        except BaseException as error:
             ours.close()
             if process is not None:
                 await self._quiet.remove(process, thaw=False)
                 await process.kill()
+            if isinstance(error, SandboxError):
+                raise ExecutorFault(f"no runner could be started: {error}") from error
             raise
         finally:
             theirs.close()

@@ -27,20 +27,22 @@ class Plan:
 
 PLANS = {
     Effort.SCREEN: Plan(
-        trials=1, scaled_trials=0, shape_trials=0, minimum_pairs=3, maximum_pairs=5, timing_seconds=2.0
+        trials=1, scaled_trials=0, shape_trials=0, minimum_pairs=5, maximum_pairs=9, timing_seconds=1.5
     ),
-    Effort.FULL: Plan(trials=3, scaled_trials=1, shape_trials=1, minimum_pairs=7, maximum_pairs=21, timing_seconds=8.0),
+    Effort.FULL: Plan(trials=3, scaled_trials=1, shape_trials=1, minimum_pairs=9, maximum_pairs=41, timing_seconds=5.0),
     Effort.FINAL: Plan(
-        trials=6, scaled_trials=2, shape_trials=2, minimum_pairs=11, maximum_pairs=31, timing_seconds=12.0, timings=2
+        trials=6, scaled_trials=2, shape_trials=2, minimum_pairs=15, maximum_pairs=61, timing_seconds=8.0, timings=2
     ),
 }
 
 TARGET_HALF_WIDTH = 0.01
 """Timing stops once the interval is within this of its value."""
-BLOCK_SECONDS = 0.040
+BLOCK_SECONDS = 0.020
 """A block of the baseline lasts about this long."""
 ROUNDS = 4
 """Most blocks added up for one measurement, where memory allows none that long."""
+CALIBRATED_PAIRS = 5
+"""The overhead of a block is measured in this many pairs, and in every fourth one after them."""
 RING_BYTES = 512 << 20
 """Most memory for one side's ring of inputs and outputs."""
 RING_SLOTS = 192

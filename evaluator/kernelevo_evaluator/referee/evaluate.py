@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from kernelevo_api.types import Effort, Limits, ProblemReport, Timing
+    from kernelevo_api.types import Effort, Limits, ProblemReport, Ratio, Timing
     from kernelevo_evaluator.referee.host import Host
     from kernelevo_evaluator.referee.timing import Side
 
@@ -301,7 +301,7 @@ class Evaluation:
             stopped = session.measure(self._request.bound_speedup)
             self._host.kill(subject.runner.name)
             drift = session.drift()
-            lone_us, spread_us = session.lone_call_us()
+            lone_us, error_us = session.lone_call_us()
         finally:
             for name in names:
                 self._host.thaw(name)
@@ -313,14 +313,14 @@ class Evaluation:
             drift,
             stopped_at_bound=stopped,
         )
-        self._refuse_impossible(timing)
-        self._refuse_shared_work(timing, lone_us, spread_us)
+        self._refuse_impossible(timing, drift)
+        self._refuse_shared_work(timing, lone_us, error_us)
         return timing
 
-    def _refuse_shared_work(self, timing: Timing, lone_us: float, spread_us: float) -> None:
+    def _refuse_shared_work(self, timing: Timing, lone_us: float, error_us: float) -> None:
         """The inputs of a whole block lie there when it begins: calls that are quick only together shared their work."""
         assert timing.candidate_us is not None
-        allowed = settings.LONE_CALL * timing.candidate_us + 5 * spread_us + settings.LONE_CALL_US
+        allowed = settings.LONE_CALL * timing.candidate_us + 3 * error_us + settings.LONE_CALL_US
         if lone_us > allowed:
             raise Decided(
                 Verdict.TIMING_DISPUTED,
@@ -330,15 +330,12 @@ class Evaluation:
                 timing=timing,
             )
 
-    def _refuse_impossible(self, timing: Timing) -> None:
-        itself = timing.baseline_against_itself
-        assert itself is not None
-        allowed = max(settings.DISPUTED_DRIFT, itself.high - 1, 1 - itself.low)
-        if timing.baseline_drift is not None and timing.baseline_drift < 1 - allowed:
+    def _refuse_impossible(self, timing: Timing, drift: Ratio) -> None:
+        if drift.value < 1 - settings.DISPUTED_DRIFT and drift.high < 1 - settings.DISPUTED_DRIFT / 2:
             raise Decided(
                 Verdict.TIMING_DISPUTED,
                 Stage.TIME,
-                f"the baseline ran {1 / timing.baseline_drift - 1:.1%} faster once the candidate was gone: "
+                f"the baseline ran {1 / drift.value - 1:.1%} faster once the candidate was gone: "
                 "the candidate slowed it, or the host changed",
                 timing=timing,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,14 +19,19 @@ class HostFault(Exception):
     """The server could not do what was asked: a fault of the evaluator's own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Host:
     """The server, as the referee sees it during one job. Runners are "reference", "candidate" and "baseline"."""
 
     channel: Channel
+    _pending: list[HostCall] = field(default_factory=list)
 
     def _call(self, call: HostCall) -> tuple[bytes, list[int]]:
+        self.settle()
         self.channel.send(encode(call))
+        return self._reply(call)
+
+    def _reply(self, call: HostCall) -> tuple[bytes, list[int]]:
         data, fds = self.channel.receive_with_fds()
         reply = decode_to_referee(data)
         if not isinstance(reply, HostReply):
@@ -42,6 +47,18 @@ class Host:
     def thaw(self, runner: str) -> None:
         """Undo `freeze`."""
         self._call(HostCall(what="thaw", runner=runner))
+
+    def thaw_soon(self, runner: str) -> None:
+        """Ask for `thaw` without waiting for the answer, which `settle` (or the next call) takes."""
+        self.settle()
+        call = HostCall(what="thaw", runner=runner)
+        self.channel.send(encode(call))
+        self._pending.append(call)
+
+    def settle(self) -> None:
+        """Take the answer that `thaw_soon` did not wait for."""
+        while self._pending:
+            self._reply(self._pending.pop())
 
     def quiet(self) -> None:
         """Freeze everything else of the evaluator's that could disturb a timing on this lane's cores: builds, spares."""
@@ -71,4 +88,5 @@ class Host:
 
     def finish(self, result: Finished) -> None:
         """Hand the job's result over."""
+        self.settle()
         self.channel.send(encode(result))

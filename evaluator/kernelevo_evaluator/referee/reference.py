@@ -328,7 +328,11 @@ def attach(
     if compiled:
         runner.must(CompileModel(nonce=nonce()), Done)
     reference.take_inputs()
-    reference.estimate_call()
+    host.quiet()
+    try:
+        reference.estimate_call()
+    finally:
+        host.loud()
     return reference
 
 

@@ -14,7 +14,7 @@ from kernelevo_evaluator.verdicts import explain_ending
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kernelevo_evaluator.messages import Command, Reply
     from kernelevo_evaluator.referee.host import Host
@@ -64,8 +64,15 @@ class Runner:
         """Close the channel; the sandbox is the server's to end."""
         self._channel.close()
 
-    def ask(self, command: Command, expect: type[R], fds: Sequence[int] = ()) -> R:
-        """Send a command and wait for its answer.
+    def ask(
+        self,
+        command: Command,
+        expect: type[R],
+        fds: Sequence[int] = (),
+        *,
+        once_sent: Callable[[], None] | None = None,
+    ) -> R:
+        """Send a command and wait for its answer. `once_sent` is called in between: it may let a frozen runner run.
 
         Raises:
             RunnerFailed: user code failed.
@@ -74,6 +81,8 @@ class Runner:
         payload = encode(command)
         try:
             self._channel.send(payload, fds, self.deadline)
+            if once_sent is not None:
+                once_sent()
             reply = decode_reply(self._channel.receive(self.deadline))
             # One command is open at a time, and a runner that let one go unanswered is not asked again: an answer to anything
             # else was made up in advance.
@@ -100,16 +109,23 @@ class Runner:
             )
         return reply
 
-    def must(self, command: Command, expect: type[R], fds: Sequence[int] = ()) -> R:
+    def must(
+        self,
+        command: Command,
+        expect: type[R],
+        fds: Sequence[int] = (),
+        *,
+        once_sent: Callable[[], None] | None = None,
+    ) -> R:
         """As `ask`, a failure of user code being a verdict too."""
         try:
-            return self.ask(command, expect, fds)
+            return self.ask(command, expect, fds, once_sent=once_sent)
         except RunnerFailed as error:
             raise self.verdict_of(error.failure) from None
 
-    def run(self, ring: int, slots: Sequence[int]) -> Done:
+    def run(self, ring: int, slots: Sequence[int], once_sent: Callable[[], None] | None = None) -> Done:
         """Call the model on these slots of a ring."""
-        return self.must(Run(nonce=nonce(), ring=ring, slots=tuple(slots)), Done)
+        return self.must(Run(nonce=nonce(), ring=ring, slots=tuple(slots)), Done, once_sent=once_sent)
 
     def verdict_of(self, failure: Failed) -> Decided:
         """The verdict that a failure of user code deserves."""

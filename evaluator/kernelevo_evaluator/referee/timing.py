@@ -12,6 +12,7 @@ measurement of the baseline against itself.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -26,7 +27,7 @@ from kernelevo_evaluator.referee.classes import DECLARED
 from kernelevo_evaluator.referee.compare import describe
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.referee.reference import TIMING_RING, Rings
-from kernelevo_evaluator.referee.statistics import median_ratio, relative_half_width, widen
+from kernelevo_evaluator.referee.statistics import median_quotient, median_ratio, relative_half_width, widen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,11 +108,24 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a side: microseconds in all, by the outside clock and by the runner's own."""
+    """One block of a side: microseconds in all, by the outside clock and by the runner's own.
+
+    `host_us`: what the referee took to write the block's content, the same work every time: how fast the host is just now.
+    """
 
     outside_us: float
     claimed_us: float
+    host_us: float
     sampled: list[Sampled]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Microseconds of a block, by the outside clock and by the side's own, and by the host's pace (no unit)."""
+
+    outside_us: float
+    claimed_us: float
+    paced: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +138,8 @@ class _Pair:
     lone_baseline: float
     lone_candidate: float
     """Blocks of a single call."""
+    paced: tuple[float, float]
+    """The baselines' totals over the host's own pace at that moment."""
 
 
 class Clock:
@@ -139,14 +155,14 @@ class Clock:
     def prepare(self, side: Side) -> Rings:
         """Map the timing ring and call every address once, untimed, on content that is not used again."""
         rings = side.map_ring(TIMING_RING, self.ring.calls)
-        self.renew(rings)
+        self.renew(rings, range(self.ring.calls))
         side.runner.run(TIMING_RING, range(self.ring.calls))
         return rings
 
-    def renew(self, rings: Rings) -> list[Recipe]:
-        """Fill every slot with content that no call has seen, and poison the outputs."""
-        recipes = [self._mixer.draw() for _ in range(self.ring.calls)]
-        for slot, recipe in enumerate(recipes):
+    def renew(self, rings: Rings, slots: Sequence[int]) -> dict[int, Recipe]:
+        """Fill slots with content that no call has seen, and poison their outputs."""
+        recipes = {slot: self._mixer.draw() for slot in slots}
+        for slot, recipe in recipes.items():
             self._mixer.make(recipe, rings.inputs.views(slot))
             rings.outputs.poison(slot)
         return recipes
@@ -158,20 +174,24 @@ class Clock:
     def block(self, side: Side, rings: Rings, *, calls: int, sample: bool = False) -> Block:
         """Time one block of a side, which is frozen before and after.
 
-        All content is written while the side stands still, and the clock starts before it is let run: there is no moment in
-        which it could work ahead. `sample`: keep what the clock waited for, to be checked; as many slots are copied either way.
+        All content is written while the side stands still, its command waits for it when it is let run, and the clock starts
+        before that: there is no moment in which it could work ahead. Nobody waits for the answer to `thaw`, which would come
+        when it runs already. `sample`: keep what the clock waited for, to be checked; as many slots are copied either way.
         """
-        recipes = self.renew(rings)
         order = list(range(self.ring.calls))
         start = self._random.randrange(len(order))
         order = (order[start:] + order[:start])[:calls]
+        # A short block follows the same sweep of memory as a long one, so that the caches hold the same; a lone call is only
+        # ever compared with another lone call.
+        writing = time.perf_counter_ns()
+        recipes = self.renew(rings, order if calls == 1 else range(self.ring.calls))
+        writing = time.perf_counter_ns() - writing
         chosen = [self._random.choice(order) for _ in range(settings.SAMPLES)]
         while len(self._copies) < len(chosen):
             self._copies.append(torch.zeros(rings.outputs.layout.nbytes, dtype=torch.uint8))
         began = time.perf_counter_ns()
-        self._host.thaw(side.runner.name)
         try:
-            done = side.runner.run(TIMING_RING, order)
+            done = side.runner.run(TIMING_RING, order, lambda: self._host.thaw_soon(side.runner.name))
             for slot, into in zip(chosen, self._copies, strict=False):
                 rings.outputs.copy_out(slot, into)
             outside = time.perf_counter_ns() - began
@@ -181,6 +201,7 @@ class Clock:
         return Block(
             outside_us=outside / 1000,
             claimed_us=done.claimed_ns / 1000,
+            host_us=writing / 1000,
             sampled=[Sampled(recipes[slot], copy.clone(), rings.inputs.copy_out(slot)) for slot, copy in kept],
         )
 
@@ -263,14 +284,16 @@ class Session:
 
     def ratio(self) -> Ratio:
         """The paired ratio with its widened interval."""
-        return widen(median_ratio(self.samples.ratios), self.against_itself(), settings.PROCESS_SPREAD)
+        return widen(
+            median_ratio(self.samples.ratios), self.against_itself(), settings.PROCESS_SPREAD, len(self._pairs)
+        )
 
     def against_itself(self) -> Ratio:
         """The baseline measured against itself."""
         return median_ratio(self.samples.against_itself)
 
     def lone_call_us(self) -> tuple[float, float]:
-        """Microseconds of the candidate's call when it is alone in its block, and the spread of that figure.
+        """Microseconds of the candidate's call when it is alone in its block, and the standard error of that figure.
 
         Taken from what a lone call of the baseline costs more or less than one of the candidate: the overhead drops out.
         """
@@ -278,48 +301,70 @@ class Session:
         gaps = [pair.lone_candidate - pair.lone_baseline for pair in self._pairs]
         middle = statistics.median(gaps)
         spread = statistics.median(abs(gap - middle) for gap in gaps)
-        return baseline + middle, spread
+        # 1.48 turns a median of deviations into a standard deviation, 1.25 the error of a mean into that of a median.
+        return baseline + middle, 1.48 * 1.25 * spread / math.sqrt(len(gaps))
 
-    def drift(self) -> float:
-        """The baseline now that the candidate is gone, over the baseline before; a second look before it counts as faster."""
-        before = statistics.median(self.samples.baseline)
+    def drift(self) -> Ratio:
+        """The baseline now that the candidate is gone, over the baseline before, both by the host's own pace.
+
+        A second look is taken before it counts as faster.
+        """
+        before = [paced for pair in self._pairs for paced in pair.paced]
         after: list[float] = []
-        for blocks in (self.plan.minimum_pairs, 2 * self.plan.minimum_pairs):
-            after += [self._per_call(self._measure(self.baseline, self.baseline_rings)[0]) for _ in range(blocks)]
-            if statistics.median(after) / before > 1 - settings.DISPUTED_DRIFT:
+        for blocks in (self.plan.minimum_pairs // 2 + 1, 2 * self.plan.minimum_pairs):
+            after += [self._measure(self.baseline, self.baseline_rings).paced for _ in range(blocks)]
+            drift = median_quotient(after, before)
+            if drift.value > 1 - settings.DISPUTED_DRIFT:
                 break
-        return statistics.median(after) / before
+        return drift
 
     def _pair(self) -> None:
         sequence = [self.baseline, self.subject, self.baseline]
         random.SystemRandom().shuffle(sequence)
-        baselines: list[float] = []
-        candidate = claimed = 0.0
+        baselines: list[Measured] = []
         for side in sequence:
             if side is self.subject:
-                candidate, claimed = self._measure(side, self.rings)
+                candidate = self._measure(side, self.rings)
             else:
-                baselines.append(self._measure(side, self.baseline_rings)[0])
-        own = self.baseline is self.reference
-        long = baselines[1] if own else self._measure(self.reference, self.reference_rings)[0]
-        short = self.clock.block(self.reference, self.reference_rings, calls=self.clock.ring.short).outside_us
-        self._overhead.add(long, short)
+                baselines.append(self._measure(side, self.baseline_rings))
+        first, second = baselines
+        taken = len(self._pairs)
+        if taken < settings.CALIBRATED_PAIRS or taken % 4 == 0:
+            self._calibrate(second.outside_us)
         lone = [
             self.clock.block(side, rings, calls=1).outside_us
             for side, rings in ((self.baseline, self.baseline_rings), (self.subject, self.rings))
         ]
-        self._pairs.append(_Pair((baselines[0], baselines[1]), candidate, claimed, *lone))
+        self._pairs.append(
+            _Pair(
+                (first.outside_us, second.outside_us),
+                candidate.outside_us,
+                candidate.claimed_us,
+                lone[0],
+                lone[1],
+                (first.paced, second.paced),
+            )
+        )
 
-    def _measure(self, side: Side, rings: Rings) -> tuple[float, float]:
-        """Microseconds of a block, by the outside clock and by the side's own; what was sampled of a candidate is checked."""
-        outside = claimed = 0.0
+    def _calibrate(self, baseline_us: float) -> None:
+        """One more look at what a block costs beside its calls; `baseline_us` is the block just measured of the baseline."""
+        long = baseline_us
+        if self.baseline is not self.reference:
+            long = self._measure(self.reference, self.reference_rings).outside_us
+        short = self.clock.block(self.reference, self.reference_rings, calls=self.clock.ring.short)
+        self._overhead.add(long, short.outside_us)
+
+    def _measure(self, side: Side, rings: Rings) -> Measured:
+        """A block of a side, or the mean of several; what was sampled of a candidate is checked."""
+        outside = claimed = host = 0.0
         rounds = self.clock.ring.rounds
         for _ in range(rounds):
             block = self.clock.block(side, rings, calls=self.clock.ring.calls, sample=side is self.subject)
             outside += block.outside_us / rounds
             claimed += block.claimed_us / rounds
+            host += block.host_us / rounds
             self._check(block.sampled)
-        return outside, claimed
+        return Measured(outside, claimed, outside / host)
 
     def _check(self, sampled: Sequence[Sampled]) -> None:
         """Timed calls are checked calls."""
@@ -343,17 +388,18 @@ class Session:
 
 
 def timing_of(
-    session: Session, policy: TimingPolicy, floor_us: float | None, drift: float, *, stopped_at_bound: bool
+    session: Session, policy: TimingPolicy, floor_us: float | None, drift: Ratio, *, stopped_at_bound: bool
 ) -> Timing:
     """The evidence, as a part of the evaluation."""
     samples = session.samples
     speedup = session.ratio()
     ring = session.clock.ring
     remarks = []
-    if drift < session.against_itself().low:
+    if drift.high < 1:
         # The faster baseline counts.
-        speedup = replace(speedup, value=speedup.value * drift, low=speedup.low * drift, high=speedup.high * drift)
-        remarks.append(f"the baseline ran faster once the candidate was gone: the ratio was multiplied by {drift:.3f}")
+        factor = drift.value
+        speedup = replace(speedup, value=speedup.value * factor, low=speedup.low * factor, high=speedup.high * factor)
+        remarks.append(f"the baseline ran faster once the candidate was gone: the ratio was multiplied by {factor:.3f}")
     if ring.rounds > 1:
         remarks.append(f"memory allows no longer block: {ring.rounds} were added up for each measurement")
     return Timing(
@@ -364,7 +410,7 @@ def timing_of(
         candidate_us=statistics.median(samples.candidate),
         baseline_us=statistics.median(samples.baseline),
         baseline_against_itself=session.against_itself(),
-        baseline_drift=drift,
+        baseline_drift=drift.value,
         candidate_samples_us=tuple(samples.candidate),
         baseline_samples_us=tuple(samples.baseline),
         claimed_candidate_us=statistics.median(samples.claimed),
