@@ -53,6 +53,9 @@ PROCESS_SPREAD = 0.005
 """Two processes of the same code differ steadily by 0.3-1 %: counted into every interval."""
 DISPUTED_DRIFT = 0.03
 """A baseline that is this much faster once the candidate is gone disputes the timing."""
+DISPUTED_GAP = 0.30
+"""Two timings in fresh runners whose intervals lie this far apart dispute each other; nearer ones widen the interval. Seen on a
+shared 2-core host between processes of one honest code: up to 0.2."""
 CACHE_BYTES = 64 << 20
 """A larger last-level cache is taken for one that many cores share."""
 LONE_CALL = 1.5

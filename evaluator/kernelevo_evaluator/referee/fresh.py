@@ -1,7 +1,8 @@
 """Input content that no call has seen, made quickly from a few real input sets.
 
-Each tensor of a new content takes every element from one of two real sets, chosen by a secret pattern of bits, so that what is
-true element by element of the real inputs (a range, a mask, a structural zero) stays true, and no row is one that was seen.
+Each tensor of a new content takes every few elements from one of the real sets, chosen by a secret pattern, each at its own
+place: what is true element by element of the real inputs (a range, a mask, a structural zero) stays true, and no row is one that
+was seen.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 
 SETS = 4
 """Real input sets that are mixed."""
+RUN = 8
+"""Neighbouring elements of a large tensor that come from one set: longer runs are copied faster, shorter ones mix better."""
+_LARGE = 4096
 _WINDOW = 1 << 16
-_PATTERNS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one content is made: for all tensors, two sets; for each, a pattern and an offset into it."""
+    """How one content is made: for each tensor, where in the secret pattern it begins."""
 
-    first: int
-    second: int
-    patterns: tuple[tuple[int, int], ...]
+    offsets: tuple[int, ...]
 
 
 class Mixer:
@@ -35,39 +36,47 @@ class Mixer:
 
     def __init__(self, sets: Sequence[Sequence[torch.Tensor]], *, elementwise: bool) -> None:
         """`elementwise=False`: whole tensors are taken from a set, for problems whose inputs cannot be mixed."""
-        self._sets = [list(tensors) for tensors in sets]
+        self._count = len(sets)
+        self._tensors = [torch.stack(list(same)) for same in zip(*sets, strict=True)]
         self._elementwise = elementwise
-        self._generator = torch.Generator().manual_seed(secrets.randbits(62))
-        longest = max((t.numel() for t in self._sets[0]), default=0)
-        self._patterns = [
-            torch.randint(0, 2, (longest + _WINDOW,), dtype=torch.uint8, generator=self._generator).to(torch.bool)
-            for _ in range(_PATTERNS if elementwise else 0)
-        ]
+        generator = torch.Generator().manual_seed(secrets.randbits(62))
+        longest = max((t.shape[1] // _run(t.shape[1]) for t in self._tensors), default=0)
+        self._pattern = torch.randint(0, self._count, (longest + _WINDOW,), generator=generator)
         self._used: set[Recipe] = set()
 
     def draw(self) -> Recipe:
         """A recipe that was not drawn before, where there is something to mix."""
-        count = len(self._sets)
         while True:
-            first = secrets.randbelow(count)
-            second = (first + 1 + secrets.randbelow(count - 1)) % count
-            patterns = tuple((secrets.randbelow(_PATTERNS), secrets.randbelow(_WINDOW)) for _ in self._sets[0])
-            recipe = Recipe(first, second, patterns)
-            if recipe not in self._used or not patterns:
+            recipe = Recipe(tuple(secrets.randbelow(_WINDOW) for _ in self._tensors))
+            if recipe not in self._used or not self._tensors:
                 self._used.add(recipe)
                 return recipe
 
     def make(self, recipe: Recipe, into: Sequence[torch.Tensor]) -> None:
         """Write a content into flat tensors."""
-        first, second = self._sets[recipe.first], self._sets[recipe.second]
-        for a, b, target, (pattern, offset) in zip(first, second, into, recipe.patterns, strict=True):
+        for stacked, target, offset in zip(self._tensors, into, recipe.offsets, strict=True):
             if self._elementwise:
-                torch.where(self._patterns[pattern][offset : offset + a.numel()], a, b, out=target)
+                self._mix(stacked, target, offset)
             else:
-                target.copy_(a if offset % 2 else b)
+                target.copy_(stacked[offset % self._count])
+
+    def _mix(self, stacked: torch.Tensor, target: torch.Tensor, offset: int) -> None:
+        numel = target.numel()
+        run = _run(numel)
+        runs = numel // run
+        if runs:
+            rows = stacked[:, : runs * run].reshape(self._count * runs, run)
+            chosen = self._pattern[offset : offset + runs] * runs + torch.arange(runs)
+            torch.index_select(rows, 0, chosen, out=target[: runs * run].view(runs, run))
+        if runs * run < numel:
+            target[runs * run :] = stacked[int(self._pattern[offset]), runs * run :]
 
     def content(self, recipe: Recipe) -> list[torch.Tensor]:
         """A private copy of a content."""
-        made = [torch.empty_like(tensor) for tensor in self._sets[0]]
+        made = [torch.empty_like(stacked[0]) for stacked in self._tensors]
         self.make(recipe, made)
         return made
+
+
+def _run(numel: int) -> int:
+    return RUN if numel >= _LARGE else 1

@@ -52,15 +52,15 @@ def test_widening_never_narrows_and_grows_with_each_source():
     inner = ratio(1.5, 1.48, 1.52)
     calm, noisy, biased = ratio(1.0, 0.999, 1.001), ratio(1.0, 0.95, 1.05), ratio(1.05, 1.049, 1.051)
     widths = [
-        relative_half_width(widen(inner, calm, 0.0)),
-        relative_half_width(widen(inner, calm, 0.005)),
-        relative_half_width(widen(inner, noisy, 0.005)),
+        relative_half_width(widen(inner, calm, 0.0, 20)),
+        relative_half_width(widen(inner, calm, 0.005, 20)),
+        relative_half_width(widen(inner, noisy, 0.005, 20)),
     ]
     assert relative_half_width(inner) <= widths[0] + 1e-9
     assert widths == sorted(widths)
-    assert relative_half_width(widen(inner, biased, 0.0)) > relative_half_width(widen(inner, calm, 0.0))
+    assert relative_half_width(widen(inner, biased, 0.0, 20)) > relative_half_width(widen(inner, calm, 0.0, 20))
     for against in (calm, noisy, biased):
-        wide = widen(inner, against, 0.005)
+        wide = widen(inner, against, 0.005, 20)
         assert wide.value == pytest.approx(1.5)
         assert wide.low <= inner.low
         assert wide.high >= inner.high
