@@ -24,7 +24,7 @@ from kernelevo_api.types import (
 from kernelevo_evaluator.referee.buffers import shaped
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, InputClass, shape_class, sizes_of
 from kernelevo_evaluator.referee.compare import budget_from, compare, honest_error
-from kernelevo_evaluator.referee.effort import PLANS, RING_BYTES
+from kernelevo_evaluator.referee.effort import CACHE_BYTES, PLANS, RING_BYTES
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.referee.reference import is_inexact, same_bits
 from kernelevo_evaluator.referee.statistics import median_ratio
@@ -75,10 +75,10 @@ class Audit:
         self._look_at_memory()
         input_bytes = sum(t.nbytes for t in reference.inputs.tensors)
         output_bytes = sum(t.nbytes for t in reference.outputs.tensors)
-        ring = Ring.choose(reference.call_seconds, reference.slot_bytes, cache_bytes, RING_BYTES)
-        cold = ring.calls * reference.inputs.nbytes >= 2 * cache_bytes
+        ring = Ring.choose(reference.call_seconds, reference.slot_bytes, RING_BYTES)
+        cold = cache_bytes <= CACHE_BYTES
         self._host.progress(Stage.BASELINE, "timing the reference")
-        baselines = () if self._refused else (self._eager(ring),)
+        baselines = () if self._refused else (self._eager(ring, cache_bytes),)
         return ProblemReport(
             problem_digest=self._digest,
             name=self._name,
@@ -258,9 +258,9 @@ class Audit:
                 refuses=False,
             )
 
-    def _eager(self, ring: Ring) -> Baseline:
+    def _eager(self, ring: Ring, cache_bytes: int) -> Baseline:
         """The reference as it is, in microseconds a call, overhead subtracted."""
-        clock = Clock(self._host, self._reference.make_mixer(), ring)
+        clock = Clock(self._host, self._reference.make_mixer(), ring, cache_bytes)
         rings = clock.prepare(self._reference)
         overhead = Overhead(ring)
         blocks = []

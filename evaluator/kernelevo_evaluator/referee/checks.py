@@ -52,6 +52,9 @@ class Tally:
 class Subject:
     """One candidate in its runner, seen against a reference."""
 
+    trusted = False
+    """As a side of a timing: it never meets the same content twice."""
+
     def __init__(self, runner: Runner, reference: Reference, budgets: Sequence[ErrorBudget], tally: Tally) -> None:
         self.runner = runner
         self.reference = reference

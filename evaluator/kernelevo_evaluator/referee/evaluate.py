@@ -279,7 +279,8 @@ class Evaluation:
         clock = Clock(
             self._host,
             reference.make_mixer(),
-            Ring.choose(reference.call_seconds, reference.slot_bytes, self._request.cache_bytes, settings.RING_BYTES),
+            Ring.choose(reference.call_seconds, reference.slot_bytes, settings.RING_BYTES),
+            self._request.cache_bytes,
         )
         self._host.progress(
             Stage.TIME,
@@ -335,7 +336,7 @@ class Evaluation:
             )
 
     def _refuse_impossible(self, timing: Timing, drift: Ratio) -> None:
-        if drift.value < 1 - settings.DISPUTED_DRIFT and drift.high < 1 - settings.DISPUTED_DRIFT / 2:
+        if drift.high < 1 - settings.DISPUTED_DRIFT:
             raise Decided(
                 Verdict.TIMING_DISPUTED,
                 Stage.TIME,
