@@ -7,7 +7,7 @@
 
 VENV ?= .venv
 PYTHON ?= python3
-EVALUATIONS ?= 40
+EVALUATIONS ?= 12
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -26,7 +26,7 @@ help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: requirements $(DEMO_STAMP) ## a real search on a real problem, through the real evaluator
-	@$(BIN)/kernelevo evolve examples/rms_norm/problem.py --start examples/rms_norm/start.py --evaluations $(EVALUATIONS) --seed 1
+	@$(BIN)/kernelevo evolve examples/elementwise_chain/problem.py --start examples/elementwise_chain/start.py --evaluations $(EVALUATIONS) --seed 1
 
 test: requirements $(TEST_STAMP) ## set up everything and run the tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -29,9 +29,9 @@ PLANS = {
     Effort.SCREEN: Plan(
         trials=1, scaled_trials=0, shape_trials=0, minimum_pairs=5, maximum_pairs=9, timing_seconds=1.5
     ),
-    Effort.FULL: Plan(trials=3, scaled_trials=1, shape_trials=1, minimum_pairs=9, maximum_pairs=41, timing_seconds=5.0),
+    Effort.FULL: Plan(trials=3, scaled_trials=1, shape_trials=1, minimum_pairs=9, maximum_pairs=41, timing_seconds=4.0),
     Effort.FINAL: Plan(
-        trials=6, scaled_trials=2, shape_trials=2, minimum_pairs=15, maximum_pairs=61, timing_seconds=8.0, timings=2
+        trials=6, scaled_trials=2, shape_trials=2, minimum_pairs=15, maximum_pairs=61, timing_seconds=5.0, timings=2
     ),
 }
 
@@ -59,7 +59,8 @@ DISPUTED_GAP = 0.30
 shared 2-core host between processes of one honest code: up to 0.2."""
 CACHE_BYTES = 64 << 20
 """A larger last-level cache is taken for one that many cores share, of which a lane has a part: no more is swept out."""
-LONE_CALL = 1.5
+LONE_CALL = 2.0
 LONE_CALL_US = 50.0
+LONE_PAIRS = 9
 """A call alone in its block may take this much longer than among others, and so many microseconds, beyond what the baseline
-shows, before the calls of a block are said to share work."""
+shows and four standard errors, before the calls of a block are said to share work; and only after so many pairs."""

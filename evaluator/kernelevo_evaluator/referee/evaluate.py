@@ -325,8 +325,8 @@ class Evaluation:
     def _refuse_shared_work(self, timing: Timing, lone_us: float, error_us: float) -> None:
         """The inputs of a whole block lie there when it begins: calls that are quick only together shared their work."""
         assert timing.candidate_us is not None
-        allowed = settings.LONE_CALL * timing.candidate_us + 3 * error_us + settings.LONE_CALL_US
-        if lone_us > allowed:
+        allowed = settings.LONE_CALL * timing.candidate_us + 4 * error_us + settings.LONE_CALL_US
+        if len(timing.candidate_samples_us) >= settings.LONE_PAIRS and lone_us > allowed:
             raise Decided(
                 Verdict.TIMING_DISPUTED,
                 Stage.TIME,
