@@ -85,8 +85,11 @@ class FlagSite:
             assert current is not None
             values = _LEVELS if current in _LEVELS else (current, *_LEVELS)
             found.append(Parameter(f"{self.name}:-O", values, ordered=True, leverage=3.4))
+        given = {element.flag for element in self.elements}
         for switch, leverage in self._switches.items():
-            found.append(Parameter(f"{self.name}:{switch}", (OFF, ON), ordered=False, leverage=leverage))
+            # Whoever gave a switch had a reason: taking it away comes late.
+            expected = 0.6 if switch in given else leverage
+            found.append(Parameter(f"{self.name}:{switch}", (OFF, ON), ordered=False, leverage=expected))
         for element in self.elements:
             macro = _MACRO.fullmatch(element.flag) if element.flag is not None else None
             ladder = integer_ladder(macro["name"], macro["value"]) if macro is not None else None

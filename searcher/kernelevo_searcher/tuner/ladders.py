@@ -88,7 +88,7 @@ def _numbers(words: list[str], value: int) -> tuple[tuple[int, ...], float]:
         return (1, 2, 3, 4, 5, 6, 8), 1.5
     if has & _THREADS:
         # Below 32 these are cores; from there on, threads of a block.
-        return ((1, 2, 3, 4, 6, 8, 12, 16), 2.5) if value < 32 else ((32, 64, 128, 256, 512, 1024), 2.0)
+        return ((1, 2, 3, 4, 6, 8, 12, 16), 3.0) if value < 32 else ((32, 64, 128, 256, 512, 1024), 2.0)
     if has & {
         "unroll",
         "unrolled",
@@ -132,4 +132,5 @@ def hinted_ladder(comment: str, name: str, text: str) -> Ladder | None:
     ordered = all(_NUMBER.fullmatch(value) for value in values)
     if ordered:
         values.sort(key=lambda value: int(_NUMBER.fullmatch(value)["value"]))  # type: ignore[index]
-    return Ladder(tuple(values), ordered=ordered, leverage=2.0)
+    inferred = integer_ladder(name, text)
+    return Ladder(tuple(values), ordered=ordered, leverage=max(2.0, inferred.leverage if inferred is not None else 0.0))
