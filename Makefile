@@ -7,7 +7,7 @@
 
 VENV ?= .venv
 PYTHON ?= python3
-EVALUATIONS ?= 12
+EVALUATIONS ?= 10
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
