@@ -1,6 +1,5 @@
 """A plain starting kernel: the whole chain in one loop, on one thread, for any processor. What the demo's search begins with."""
 
-
 import ctypes
 
 import torch
