@@ -337,14 +337,14 @@ async def test_right_while_checked_wrong_while_timed(bench):
 
 async def test_loads_once_and_not_again(bench, monkeypatch):
     """FINAL loads a candidate a second time; one that then fails is to blame, not the evaluator."""
-    load, loaded = bench.executor._loader.load, []
+    load, loaded = bench.executor._lanes[0].loader.load, []
 
     async def second_fails(runner, source, **options):
         loaded.append(source)
         return await load(runner, source if len(loaded) == 1 else "raise RuntimeError('unlucky')", **options)
 
     job = await bench.job(HONEST, effort=Effort.FINAL, skip_timing=False)
-    monkeypatch.setattr(bench.executor._loader, "load", second_fails)
+    monkeypatch.setattr(bench.executor._lanes[0].loader, "load", second_fails)
     evaluation = await bench.executor.evaluate(job, bench.tell)
     if len(loaded) > 1:  # the first timing was not disputed
         assert evaluation.verdict is Verdict.LOAD_ERROR

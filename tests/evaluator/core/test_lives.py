@@ -52,7 +52,7 @@ def tree(pid):
 
 async def settled(bench):
     """The number of processes once every spare stands and nothing else does."""
-    pool = bench.executor._pool
+    pool = bench.executor._lanes[0].pool
     while pool._starting or len(pool._spares) < pool._wanted:
         await asyncio.sleep(0.05)
     return len(tree(os.getpid()))
@@ -80,8 +80,9 @@ async def test_cancelling_ends_every_process(bench, source, stage):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert bench.executor._free.qsize() == 1
-    assert not bench.executor._builder._running
+    assert bench.executor._lanes[0].claims == 0
+    assert not bench.executor._lanes[0].exclusive.locked()
+    assert not bench.executor._lanes[0].loader._builder._running
     await bench.works()
 
 
