@@ -88,7 +88,7 @@ def _numbers(words: list[str], value: int) -> tuple[tuple[int, ...], float]:
         return (1, 2, 3, 4, 5, 6, 8), 1.5
     if has & _THREADS:
         # Below 32 these are cores; from there on, threads of a block.
-        return ((1, 2, 3, 4, 6, 8, 12, 16), 3.0) if value < 32 else ((32, 64, 128, 256, 512, 1024), 2.0)
+        return ((1, 2, 3, 4, 6, 8, 12, 16), 2.5) if value < 32 else ((32, 64, 128, 256, 512, 1024), 2.0)
     if has & {
         "unroll",
         "unrolled",
