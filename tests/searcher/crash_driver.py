@@ -49,7 +49,7 @@ class MortalStore(RunStore):
 async def main(folder: Path, appends: int, moment: str, with_model: bool) -> None:
     """Start the run, or go on with it."""
     MortalStore.appends_left, MortalStore.after = appends, moment == "after"
-    settings: dict[str, Any] = {"model": "scripted", "budget_tokens": TOKENS} if with_model else {}
+    settings: dict[str, Any] = {"model": "scripted", "budget_tokens": 100 * TOKENS} if with_model else {}
     try:
         store = MortalStore.open(folder / "run")
     except RunNotFound:
@@ -57,7 +57,8 @@ async def main(folder: Path, appends: int, moment: str, with_model: bool) -> Non
         event, texts = start_events(
             version="0",
             problem=Problem(source=PROBLEM, name="p"),
-            settings=RunSettings(evaluations=12, seed=3, **settings),
+            # Patience: the run shall end by its budget, wherever it is killed.
+            settings=RunSettings(evaluations=12, seed=3, patience=1000, **settings),
             start=[("start", KERNEL)],
         )
         store.append(event, texts=texts)
