@@ -12,7 +12,7 @@ import msgspec
 from kernelevo_api.types import ProblemReport, Verdict
 from kernelevo_evaluator.executor import ExecutorFault, ProblemRefused
 from kernelevo_evaluator.lanes.referee_process import RefereeProcess, Services
-from kernelevo_evaluator.messages import AttachProblem, AuditProblem, DropProblem, EvaluateCandidate
+from kernelevo_evaluator.messages.referee import AttachProblem, AuditProblem, DropProblem, EvaluateCandidate
 from kernelevo_evaluator.referee.outcome import Outcome
 
 if TYPE_CHECKING:

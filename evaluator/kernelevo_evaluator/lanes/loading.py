@@ -24,16 +24,8 @@ from kernelevo_api.types import (
 from kernelevo_evaluator.channel import ChannelClosed, ChannelError, FrameInvalid
 from kernelevo_evaluator.lanes.quiet import Deadline
 from kernelevo_evaluator.lanes.runners import sandbox_ending
-from kernelevo_evaluator.messages import (
-    BuildReply,
-    BuildRequest,
-    Done,
-    Failed,
-    LoadModule,
-    MessageInvalid,
-    decode_reply,
-    encode,
-)
+from kernelevo_evaluator.messages.codec import MessageInvalid, encode
+from kernelevo_evaluator.messages.runner import BuildReply, BuildRequest, Done, Failed, LoadModule, decode_reply
 from kernelevo_evaluator.verdicts import explain_ending
 
 if TYPE_CHECKING:

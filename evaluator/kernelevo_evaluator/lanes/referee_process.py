@@ -14,14 +14,8 @@ from kernelevo_api.types import Stage
 from kernelevo_evaluator.channel import AsyncChannel, ChannelError, socket_pair
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.lanes.runners import sandbox_ending
-from kernelevo_evaluator.messages import (
-    COMMAND_LIMIT,
-    HostCall,
-    HostReply,
-    MachineFacts,
-    decode_from_referee,
-    encode,
-)
+from kernelevo_evaluator.messages.codec import COMMAND_LIMIT, encode
+from kernelevo_evaluator.messages.referee import HostCall, HostReply, MachineFacts, decode_from_referee
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -16,7 +16,8 @@ from kernelevo_api.types import SandboxEnd, SandboxEnding
 from kernelevo_evaluator.channel import AsyncChannel, ChannelError, socket_pair
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.lanes.quiet import Deadline
-from kernelevo_evaluator.messages import BUILD_REQUEST_LIMIT, MessageInvalid, Ready, decode_reply
+from kernelevo_evaluator.messages.codec import BUILD_REQUEST_LIMIT, MessageInvalid
+from kernelevo_evaluator.messages.runner import Ready, decode_reply
 from kernelevo_sandbox import Ending, EndKind, Limits, Mount, SandboxError, SandboxSpec, interpreter_mounts
 
 if TYPE_CHECKING:

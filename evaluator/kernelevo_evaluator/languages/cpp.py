@@ -26,7 +26,7 @@ from kernelevo_sandbox import EndKind, Limits, SandboxSpec
 
 if TYPE_CHECKING:
     from kernelevo_evaluator.lanes.quiet import Quiet
-    from kernelevo_evaluator.messages import BuildRequest
+    from kernelevo_evaluator.messages.runner import BuildRequest
     from kernelevo_sandbox import Sandbox
 
 SOURCE_FD, OBJECT_FD = 4, 5

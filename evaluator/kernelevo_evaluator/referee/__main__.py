@@ -13,8 +13,8 @@ import torch
 
 from kernelevo_api.types import BaselineKind, Effort, Limits, ProblemPolicy, ProblemReport, RaisedError
 from kernelevo_evaluator.channel import Channel, ChannelClosed
-from kernelevo_evaluator.messages import (
-    COMMAND_LIMIT,
+from kernelevo_evaluator.messages.codec import COMMAND_LIMIT
+from kernelevo_evaluator.messages.referee import (
     AttachProblem,
     AuditProblem,
     DropProblem,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kernelevo_api.types import ErrorBudget
-    from kernelevo_evaluator.messages import Layout
+    from kernelevo_evaluator.messages.layout import Layout
     from kernelevo_evaluator.referee.host import Host
     from kernelevo_evaluator.referee.reference import Reference
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernelevo_evaluator.messages import ITEM_SIZE
+from kernelevo_evaluator.messages.layout import ITEM_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernelevo_evaluator.messages import Layout, TensorSpec
+    from kernelevo_evaluator.messages.layout import Layout, TensorSpec
 
 POISON = 0xFF
 """Every byte of an output slot before a block: NaN in every floating dtype, -1 in the integers."""

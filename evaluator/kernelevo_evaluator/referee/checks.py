@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Correctness, Finding, Stage, Verdict
-from kernelevo_evaluator.messages import Construct, Constructed, Done, LoadWeights, MapRing
+from kernelevo_evaluator.messages.runner import Construct, Constructed, Done, LoadWeights, MapRing
 from kernelevo_evaluator.referee.buffers import Region, shaped, tensors_of
 from kernelevo_evaluator.referee.compare import compare, describe
 from kernelevo_evaluator.referee.outcome import Decided

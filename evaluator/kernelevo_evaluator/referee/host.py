@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kernelevo_api.types import SandboxEnding, Stage
-from kernelevo_evaluator.messages import Finished, HostCall, HostReply, decode_to_referee, encode
+from kernelevo_evaluator.messages.codec import encode
+from kernelevo_evaluator.messages.referee import Finished, HostCall, HostReply, decode_to_referee
 
 if TYPE_CHECKING:
     from kernelevo_evaluator.channel import Channel
@@ -26,9 +27,12 @@ class Host:
     channel: Channel
     _pending: list[HostCall] = field(default_factory=list)
 
-    def _call(self, call: HostCall) -> tuple[bytes, list[int]]:
+    def _send(self, call: HostCall) -> None:
         self.settle()
         self.channel.send(encode(call))
+
+    def _call(self, call: HostCall) -> tuple[bytes, list[int]]:
+        self._send(call)
         return self._reply(call)
 
     def _reply(self, call: HostCall) -> tuple[bytes, list[int]]:
@@ -46,13 +50,13 @@ class Host:
 
     def thaw(self, runner: str) -> None:
         """Undo `freeze`."""
-        self._call(HostCall(what="thaw", runner=runner))
+        self.thaw_soon(runner)
+        self.settle()
 
     def thaw_soon(self, runner: str) -> None:
         """Ask for `thaw` without waiting for the answer, which `settle` (or the next call) takes."""
-        self.settle()
         call = HostCall(what="thaw", runner=runner)
-        self.channel.send(encode(call))
+        self._send(call)
         self._pending.append(call)
 
     def settle(self) -> None:

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelevo_api.types import LimitKind, Stage, Verdict
-from kernelevo_evaluator.messages import (
-    FLOATING,
+from kernelevo_evaluator.messages.layout import FLOATING, Layout
+from kernelevo_evaluator.messages.runner import (
     CompileModel,
     Construct,
     Constructed,
     Described,
     DescribeOutputs,
     Done,
-    Layout,
     LoadModule,
     LoadWeights,
     MakeInputs,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kernelevo_api.types import ProblemPolicy
-    from kernelevo_evaluator.messages import TensorSpec
+    from kernelevo_evaluator.messages.layout import TensorSpec
     from kernelevo_evaluator.referee.host import Host
 
 CHECK_RING = 0

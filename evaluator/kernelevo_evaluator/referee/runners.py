@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kernelevo_api.types import LimitKind, RaisedError, SandboxEnding, Stage, Verdict
 from kernelevo_evaluator.channel import Channel, ChannelClosed, ChannelTimeout, FrameInvalid
-from kernelevo_evaluator.messages import REPLY_LIMIT, Done, Failed, MessageInvalid, Run, decode_reply, encode
+from kernelevo_evaluator.messages.codec import REPLY_LIMIT, MessageInvalid, encode
+from kernelevo_evaluator.messages.runner import Done, Failed, Run, decode_reply
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.verdicts import explain_ending
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from kernelevo_evaluator.messages import Command, Reply
+    from kernelevo_evaluator.messages.runner import Command, Reply
     from kernelevo_evaluator.referee.host import Host
 
 R = TypeVar("R")

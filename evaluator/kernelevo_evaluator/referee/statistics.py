@@ -13,45 +13,40 @@ from kernelevo_api.types import Ratio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
+    _Logs = npt.NDArray[np.float64]
+
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
 
 
 def median_ratio(ratios: Sequence[float], seed: int = 0) -> Ratio:
     """Median of ratios of pairs with its bootstrap interval, over pairs. At least one ratio."""
-    values = np.log(np.asarray(ratios, dtype=np.float64))
-    generator = np.random.default_rng(seed)
-    draws = generator.integers(0, len(values), size=(_RESAMPLES, len(values)))
-    medians = np.median(values[draws], axis=1)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(medians, [tail, 1 - tail])
-    return Ratio(
-        value=math.exp(float(np.median(values))),
-        low=math.exp(float(low)),
-        high=math.exp(float(high)),
-        confidence=CONFIDENCE,
-    )
+    return _ratio(float(np.exp(np.median(np.log(ratios)))), _log_medians(ratios, np.random.default_rng(seed)))
 
 
 def median_quotient(above: Sequence[float], below: Sequence[float], seed: int = 0) -> Ratio:
-    """Median of one sample over the median of another, unpaired, with its bootstrap interval."""
+    """Median of one sample over the median of another, unpaired, with its bootstrap interval. At least one value in each."""
     generator = np.random.default_rng(seed)
-
-    def medians(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        sample = np.log(np.asarray(values, dtype=np.float64))
-        drawn: np.ndarray[tuple[int], np.dtype[np.float64]] = np.median(
-            sample[generator.integers(0, len(sample), size=(_RESAMPLES, len(sample)))], axis=1
-        )
-        return drawn
-
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(medians(above) - medians(below), [tail, 1 - tail])
-    return Ratio(
-        value=float(np.median(above) / np.median(below)),
-        low=math.exp(float(low)),
-        high=math.exp(float(high)),
-        confidence=CONFIDENCE,
+    return _ratio(
+        float(np.median(above) / np.median(below)),
+        _log_medians(above, generator) - _log_medians(below, generator),
     )
+
+
+def _log_medians(values: Sequence[float], generator: np.random.Generator) -> _Logs:
+    """Medians of bootstrap resamples, as logarithms."""
+    logs = np.log(np.asarray(values, dtype=np.float64))
+    drawn: _Logs = np.median(logs[generator.integers(0, len(logs), size=(_RESAMPLES, len(logs)))], axis=1)
+    return drawn
+
+
+def _ratio(value: float, resampled: _Logs) -> Ratio:
+    """A value with the interval between the quantiles of its resampled logarithms."""
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return Ratio(value=value, low=math.exp(float(low)), high=math.exp(float(high)), confidence=CONFIDENCE)
 
 
 def small_sample_factor(count: int) -> float:

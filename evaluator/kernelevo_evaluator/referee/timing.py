@@ -90,8 +90,17 @@ class Samples:
     candidate: list[float] = field(default_factory=list)
     baseline: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
-    against_itself: list[float] = field(default_factory=list)
+    repeats: list[float] = field(default_factory=list)
+    """Of each pair's two baselines."""
     claimed: list[float] = field(default_factory=list)
+
+    def speedup(self) -> Ratio:
+        """The paired ratio with its widened interval."""
+        return widen(median_ratio(self.ratios), self.against_itself(), settings.PROCESS_SPREAD, len(self.ratios))
+
+    def against_itself(self) -> Ratio:
+        """The baseline measured against itself."""
+        return median_ratio(self.repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +267,7 @@ class Session:
             taken = len(self._pairs)
             if taken < self.plan.minimum_pairs:
                 continue
-            ratio = self.ratio()
+            ratio = self.samples().speedup()
             if bound_speedup is not None and ratio.high < bound_speedup:
                 return True
             if taken >= self.plan.maximum_pairs or relative_half_width(ratio) <= settings.TARGET_HALF_WIDTH:
@@ -266,7 +275,6 @@ class Session:
             if time.monotonic() - began > self.plan.timing_seconds:
                 return False
 
-    @property
     def samples(self) -> Samples:
         """Times of one call, with the overhead as it is known now."""
         samples = Samples()
@@ -276,7 +284,7 @@ class Session:
             samples.candidate.append(candidate)
             samples.baseline.append(baseline)
             samples.ratios.append(baseline / candidate)
-            samples.against_itself.append(first / second)
+            samples.repeats.append(first / second)
             samples.claimed.append(pair.claimed / self.clock.ring.calls)
         return samples
 
@@ -284,22 +292,12 @@ class Session:
         # Never below half of the block: an overhead that large would say that nothing was measured.
         return max(block_us - self._overhead.block_us, 0.5 * block_us) / self.clock.ring.calls
 
-    def ratio(self) -> Ratio:
-        """The paired ratio with its widened interval."""
-        return widen(
-            median_ratio(self.samples.ratios), self.against_itself(), settings.PROCESS_SPREAD, len(self._pairs)
-        )
-
-    def against_itself(self) -> Ratio:
-        """The baseline measured against itself."""
-        return median_ratio(self.samples.against_itself)
-
     def lone_call_us(self) -> tuple[float, float]:
         """Microseconds of the candidate's call when it is alone in its block, and the standard error of that figure.
 
         Taken from what a lone call of the baseline costs more or less than one of the candidate: the overhead drops out.
         """
-        baseline = statistics.median(self.samples.baseline)
+        baseline = statistics.median(self.samples().baseline)
         gaps = [pair.lone_candidate - pair.lone_baseline for pair in self._pairs]
         middle = statistics.median(gaps)
         spread = statistics.median(abs(gap - middle) for gap in gaps)
@@ -393,7 +391,7 @@ def timing_of(
     session: Session, policy: TimingPolicy, floor_us: float | None, drift: Ratio, *, stopped_at_bound: bool
 ) -> Timing:
     """The evidence, as a part of the evaluation."""
-    samples = session.samples
+    samples = session.samples()
     ring = session.clock.ring
     remarks = []
     if drift.high < 1:
@@ -405,10 +403,10 @@ def timing_of(
         policy=policy,
         mode=TimingMode.CALLS,
         trust=Trust.BOUNDED,
-        speedup=session.ratio(),
+        speedup=samples.speedup(),
         candidate_us=statistics.median(samples.candidate),
         baseline_us=statistics.median(samples.baseline),
-        baseline_against_itself=session.against_itself(),
+        baseline_against_itself=samples.against_itself(),
         baseline_drift=drift.value,
         candidate_samples_us=tuple(samples.candidate),
         baseline_samples_us=tuple(samples.baseline),

@@ -12,7 +12,7 @@ def main() -> None:
     import torch
 
     from kernelevo_evaluator.channel import Channel
-    from kernelevo_evaluator.messages import COMMAND_LIMIT
+    from kernelevo_evaluator.messages.codec import COMMAND_LIMIT
     from kernelevo_evaluator.runner.harness import Harness
 
     torch.set_num_threads(int(sys.argv[2]))

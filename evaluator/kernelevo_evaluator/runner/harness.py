@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelevo_evaluator.channel import ChannelClosed
-from kernelevo_evaluator.messages import (
+from kernelevo_evaluator.messages.codec import encode
+from kernelevo_evaluator.messages.layout import TensorLeaf, TupleNode
+from kernelevo_evaluator.messages.runner import (
     CompileModel,
     Construct,
     Constructed,
@@ -28,10 +30,7 @@ from kernelevo_evaluator.messages import (
     RunExpected,
     StoreInputs,
     StoreWeights,
-    TensorLeaf,
-    TupleNode,
     decode_command,
-    encode,
 )
 from kernelevo_evaluator.runner import load_inline
 from kernelevo_evaluator.runner.modules import failed, import_source
@@ -51,7 +50,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from kernelevo_evaluator.channel import Channel
-    from kernelevo_evaluator.messages import Command, Node, Reply
+    from kernelevo_evaluator.messages.layout import Node
+    from kernelevo_evaluator.messages.runner import Command, Reply
 
 
 class Harness:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.cpp_extension as cpp_extension
 
-from kernelevo_evaluator.messages import BuildReply, BuildRequest, decode_command, encode
+from kernelevo_evaluator.messages.codec import encode
+from kernelevo_evaluator.messages.runner import BuildReply, BuildRequest, decode_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

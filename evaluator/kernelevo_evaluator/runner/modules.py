@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelevo_evaluator.messages import Failed
+from kernelevo_evaluator.messages.runner import Failed
 
 if TYPE_CHECKING:
     from types import ModuleType

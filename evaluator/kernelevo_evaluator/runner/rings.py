@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernelevo_evaluator.messages import DictNode, ListNode, MapRing, TensorLeaf, TupleNode
+from kernelevo_evaluator.messages.layout import DictNode, ListNode, TensorLeaf, TupleNode
 from kernelevo_evaluator.runner.values import DTYPES, map_shared, unflatten, views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernelevo_evaluator.messages import Node, TensorSpec
+    from kernelevo_evaluator.messages.layout import Node, TensorSpec
+    from kernelevo_evaluator.messages.runner import MapRing
 
 
 class WrongInterface(Exception):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernelevo_evaluator.messages import (
+from kernelevo_evaluator.messages.layout import (
     ITEM_SIZE,
     PAGE,
     ConstantLeaf,

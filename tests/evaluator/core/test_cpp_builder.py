@@ -11,7 +11,7 @@ import pytest
 from kernelevo_api.types import SandboxEnd
 from kernelevo_evaluator.lanes.quiet import Quiet
 from kernelevo_evaluator.languages.cpp import CppBuilder, diagnostics
-from kernelevo_evaluator.messages import BuildRequest
+from kernelevo_evaluator.messages.runner import BuildRequest
 from kernelevo_sandbox import BubblewrapSandbox, SandboxUnavailable
 
 MEMORY = 512 << 20

@@ -191,7 +191,8 @@ def say(*parts):
 def frame(payload, count=0):
     return struct.pack('>IB', len(payload), count) + payload
 def done(nonce):
-    from kernelevo_evaluator.messages import Done, encode
+    from kernelevo_evaluator.messages.codec import encode
+    from kernelevo_evaluator.messages.runner import Done
     return frame(encode(Done(nonce=nonce)))
 """
 
@@ -252,7 +253,8 @@ time.sleep(60)
 
 async def test_claims_are_bounded(bench):
     body = """
-from kernelevo_evaluator.messages import Failed, encode
+from kernelevo_evaluator.messages.codec import encode
+from kernelevo_evaluator.messages.runner import Failed
 frame_ = sys._getframe()
 while 'command' not in frame_.f_locals: frame_ = frame_.f_back
 nonce = frame_.f_locals['command'].nonce

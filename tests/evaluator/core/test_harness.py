@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from kernelevo_evaluator.channel import Channel, ChannelClosed, socket_pair
-from kernelevo_evaluator.messages import (
-    BUILD_REQUEST_LIMIT,
+from kernelevo_evaluator.messages.codec import BUILD_REQUEST_LIMIT, encode
+from kernelevo_evaluator.messages.runner import (
     BuildReply,
     BuildRequest,
     Construct,
@@ -31,7 +31,6 @@ from kernelevo_evaluator.messages import (
     StoreInputs,
     StoreWeights,
     decode_reply,
-    encode,
 )
 from kernelevo_evaluator.referee.buffers import Region, tensors_of
 from kernelevo_evaluator.runner.values import flatten, layout_of

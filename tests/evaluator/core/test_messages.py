@@ -9,25 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelevo_evaluator.messages import (
-    BuildReply,
-    BuildRequest,
+from kernelevo_evaluator.messages.codec import MessageInvalid, encode
+from kernelevo_evaluator.messages.layout import (
     ConstantLeaf,
-    Constructed,
-    Described,
     DictNode,
-    Done,
-    Failed,
     Layout,
     ListNode,
-    MessageInvalid,
-    Ready,
-    Run,
     TensorLeaf,
     TensorSpec,
     TupleNode,
+)
+from kernelevo_evaluator.messages.runner import (
+    BuildReply,
+    BuildRequest,
+    Constructed,
+    Described,
+    Done,
+    Failed,
+    Ready,
+    Run,
     decode_reply,
-    encode,
 )
 
 

@@ -119,7 +119,8 @@ async def test_a_reference_that_claims_more_than_there_is(bench):
     """Sizes are claims too: the referee does not take memory on a runner's word alone."""
     claim = """
 import kernelevo_evaluator.runner.harness as harness
-from kernelevo_evaluator.messages import Described, Layout, TensorLeaf, TensorSpec, TupleNode
+from kernelevo_evaluator.messages.layout import Layout, TensorLeaf, TensorSpec, TupleNode
+from kernelevo_evaluator.messages.runner import Described
 def described(nonce, layout):
     size = 1 << 44
     spec = TensorSpec(shape=(size // 4,), stride=(1,), dtype="float32", offset=0, nbytes=size)

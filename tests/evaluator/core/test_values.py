@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernelevo_evaluator.messages import ITEM_SIZE, Described, decode_reply, encode
+from kernelevo_evaluator.messages.codec import encode
+from kernelevo_evaluator.messages.layout import ITEM_SIZE
+from kernelevo_evaluator.messages.runner import Described, decode_reply
 from kernelevo_evaluator.referee.buffers import Region, shaped, tensors_of
 from kernelevo_evaluator.runner.values import (
     DTYPES,

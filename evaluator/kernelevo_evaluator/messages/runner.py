@@ -1,0 +1,245 @@
+"""Commands to a runner, and its replies.
+
+What a runner sends is a claim of a process that may be hostile: `decode_reply` bounds its depth, its texts and its geometry
+before anybody computes with it. Every command carries a nonce that its reply must echo, so that a late or made-up reply belongs
+to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from kernelevo_evaluator.messages.codec import MessageInvalid
+from kernelevo_evaluator.messages.layout import Layout  # noqa: TC001 - msgspec resolves the fields' types at run time
+
+# Claims end in a result that others store and show: what they may fill is bounded where they arrive.
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
+_Text = Annotated[str, msgspec.Meta(max_length=16384)]
+_Line = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+_Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
+
+
+# --- Commands to a runner
+
+
+class LoadModule(msgspec.Struct, frozen=True, tag="load"):
+    """Import a module from its source. `role` is "reference" or "candidate"."""
+
+    nonce: int
+    source: str
+    role: str
+    interpreter: bool = False
+
+
+class Construct(msgspec.Struct, frozen=True, tag="construct"):
+    """Build the model. The reference draws its own init inputs under `seed`; a candidate gets them (`init`, one descriptor).
+
+    `sizes` overrides module constants of the problem (one of its declared shapes).
+    """
+
+    nonce: int
+    dtype: str
+    seed: int
+    sizes: dict[str, int] | None = None
+    init: Layout | None = None
+
+
+class StoreWeights(msgspec.Struct, frozen=True, tag="store_weights"):
+    """Copy the model's state into the descriptor, by the layout of `Constructed`."""
+
+    nonce: int
+
+
+class LoadWeights(msgspec.Struct, frozen=True, tag="load_weights"):
+    """Copy the reference's state from the descriptor into the model, where names and shapes match."""
+
+    nonce: int
+    names: tuple[str, ...]
+    layout: Layout
+
+
+class MakeInputs(msgspec.Struct, frozen=True, tag="make_inputs"):
+    """Reference only: draw inputs under `seed`; floating ones become `x * scale + shift`."""
+
+    nonce: int
+    seed: int
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+class StoreInputs(msgspec.Struct, frozen=True, tag="store_inputs"):
+    """Reference only: copy the inputs last made into a slot."""
+
+    nonce: int
+    ring: int
+    slot: int
+
+
+class DescribeOutputs(msgspec.Struct, frozen=True, tag="describe"):
+    """Reference only: call the model on the inputs last made and say what comes out."""
+
+    nonce: int
+    precision: str
+    mutated: tuple[int, ...] = ()
+
+
+class MapRing(msgspec.Struct, frozen=True, tag="map"):
+    """Map a ring: descriptors are inputs, outputs and, for a reference, expected outputs (`expected_slots` of them).
+
+    `mutated` are indices of input tensors whose content after the call counts as further outputs: the
+    output's tree is then a tuple of the model's own and one leaf for each of them.
+    """
+
+    nonce: int
+    ring: int
+    slots: int
+    inputs: Layout
+    outputs: Layout
+    mutated: tuple[int, ...] = ()
+    expected: Layout | None = None
+    expected_slots: int = 0
+
+
+class Run(msgspec.Struct, frozen=True, tag="run"):
+    """Call the model on these slots in this order and copy each result into its output slot."""
+
+    nonce: int
+    ring: int
+    slots: tuple[int, ...]
+
+
+class RunExpected(msgspec.Struct, frozen=True, tag="run_expected"):
+    """Reference only: compute one slot's outputs at `precision` into an expected slot."""
+
+    nonce: int
+    ring: int
+    slot: int
+    into: int
+    precision: str
+
+
+class CompileModel(msgspec.Struct, frozen=True, tag="compile_model"):
+    """Reference only: wrap the model in torch.compile; the next calls compile it."""
+
+    nonce: int
+
+
+class BuildReply(msgspec.Struct, frozen=True, tag="built"):
+    """The answer to a runner's `BuildRequest`: one descriptor with the shared object, or the compiler's log."""
+
+    nonce: int
+    ok: bool
+    log: str = ""
+
+
+Command = (
+    LoadModule
+    | Construct
+    | StoreWeights
+    | LoadWeights
+    | MakeInputs
+    | StoreInputs
+    | DescribeOutputs
+    | MapRing
+    | Run
+    | RunExpected
+    | CompileModel
+    | BuildReply
+)
+
+
+# --- Replies of a runner: claims, all of them
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
+    """The harness is up, torch imported."""
+
+    torch: _Name
+
+
+class Done(msgspec.Struct, frozen=True, tag="done", forbid_unknown_fields=True):
+    """The command was carried out. `claimed_ns`: by the runner's own clock."""
+
+    nonce: int
+    claimed_ns: _Nanoseconds = 0
+    note: _Text = ""
+
+
+class Constructed(msgspec.Struct, frozen=True, tag="constructed", forbid_unknown_fields=True):
+    """The model stands: its init inputs and its state (both of a reference only). `parameters`: what of the state is trained."""
+
+    nonce: int
+    init: Layout | None
+    names: tuple[str, ...]
+    parameters: tuple[bool, ...]
+    weights: Layout
+
+
+class Described(msgspec.Struct, frozen=True, tag="described", forbid_unknown_fields=True):
+    """The layout of the inputs just made, or of the outputs."""
+
+    nonce: int
+    layout: Layout
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
+    """User code failed. `kind`: "syntax", "import", "construct", "interface", "runtime", "memory" or "unsupported"."""
+
+    nonce: int
+    kind: _Name
+    error: _Name
+    message: _Text
+    traceback: _Text = ""
+    line: _Line | None = None
+
+
+class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fields=True):
+    """`load_inline` was called: its arguments, as far as a build depends on them."""
+
+    nonce: int
+    name: str
+    cpp_sources: tuple[str, ...]
+    cuda_sources: tuple[str, ...] = ()
+    functions: dict[str, str] | None = None
+    cflags: tuple[str, ...] = ()
+    cuda_cflags: tuple[str, ...] = ()
+    ldflags: tuple[str, ...] = ()
+    include_paths: tuple[str, ...] = ()
+    implicit_headers: bool = True
+    python_module: bool = True
+    error_handling: bool = True
+
+
+Reply = Ready | Done | Constructed | Described | Failed | BuildRequest
+
+_command_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Command)
+_reply_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)
+
+
+def decode_command(data: bytes) -> Command:
+    """A command, inside a runner."""
+    command: Command = _command_decoder.decode(data)
+    return command
+
+
+def decode_reply(data: bytes) -> Reply:
+    """A reply of a runner.
+
+    Raises:
+        MessageInvalid: anything that is not a well-formed reply of sound geometry.
+    """
+    try:
+        reply: Reply = _reply_decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError, OverflowError) as error:
+        raise MessageInvalid(f"not a reply of the protocol: {str(error)[:200]}") from error
+    if isinstance(reply, Constructed):
+        reply.weights.check()
+        if reply.init is not None:
+            reply.init.check()
+        if not len(reply.names) == len(reply.parameters) == len(reply.weights.tensors):
+            raise MessageInvalid("weights and their names differ in number")
+    elif isinstance(reply, Described):
+        reply.layout.check()
+    return reply
