@@ -1,4 +1,4 @@
-"""The executor of one host: lanes of its own, each with a device (here: cores of the processor)."""
+"""The executor of one host: lanes of its own, one for each GPU, or for sets of the processor's cores."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kernelevo_api.types import Effort, Environment, Guarantee, SandboxInfo, Too
 from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault, ProblemRefused
 from kernelevo_evaluator.lanes.carrying import Carrying, runner_limits
 from kernelevo_evaluator.lanes.cpu import cpu_device, cpu_languages
+from kernelevo_evaluator.lanes.gpu import NoGpu, find_gpus, gpu_device, gpu_languages, nvcc_version, share_cpus
 from kernelevo_evaluator.lanes.lane import Lane
 from kernelevo_evaluator.lanes.loading import Loader
 from kernelevo_evaluator.lanes.quiet import Quiet
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from kernelevo_api.types import Evaluation, Limits, ProblemReport
     from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
+    from kernelevo_evaluator.lanes.gpu import Gpu
     from kernelevo_evaluator.settings import ExecutorSettings
     from kernelevo_sandbox import Guarantee as Probed
     from kernelevo_sandbox import Sandbox
@@ -51,31 +53,39 @@ class LocalExecutor(Executor):
         guarantees = self._guarantees if self._guarantees is not None else await self._sandbox.probe()
         await self._sandbox.sweep()
         artefacts = Path(settings.state_dir) / "artefacts"
-        devices = []
-        for number, cpus in enumerate(settings.lane_cpus or (usable_cpus(),)):
-            quiet = Quiet()
-            builder = CppBuilder(self._sandbox, quiet, artefacts, settings.build_workers, cpus)
-            standard = runner_limits(settings.default_limits)
-            pool = RunnerPool(self._sandbox, quiet, cpus=cpus, standard=standard, spares=settings.spare_runners)
-            pool.refill()
-            lane = Lane(pool, quiet, Loader(quiet, builder), cpus=cpus, reference_limits=standard)
-            self._lanes.append(lane)
-            facts = (await lane.referee()).facts
-            devices.append(
-                cpu_device(
-                    "cpu" if settings.lane_cpus is None else f"cpu{number}",
-                    cpus,
-                    facts.cache_bytes,
-                    facts.copy_gb_per_s,
-                    facts.float32_tflop_per_s,
-                )
+        gpus = self._find_gpus()
+        usable = usable_cpus()
+        places: list[tuple[frozenset[int], Gpu | None]]
+        if gpus:
+            places = list(zip(settings.lane_cpus or share_cpus(gpus, usable), gpus, strict=False))
+        else:
+            places = [(cpus, None) for cpus in settings.lane_cpus or (usable,)]
+        for cpus, gpu in places:
+            self._lanes.append(self._lane(cpus, gpu, artefacts))
+        facts = [(await lane.referee()).facts for lane in self._lanes]
+        devices = [
+            gpu_device(gpu, cpus, one)
+            if gpu is not None
+            else cpu_device("cpu" if settings.lane_cpus is None else f"cpu{number}", cpus, one)
+            for number, ((cpus, gpu), one) in enumerate(zip(places, facts, strict=True))
+        ]
+        triton, compiler = _installed("triton"), await self._lanes[0].loader.builder.version()
+        tools = [Tool(name="python", version=platform.python_version()), Tool(name="torch", version=facts[0].torch)]
+        found = {"triton": triton, "g++": compiler}
+        if gpus:
+            found |= {"nvcc": nvcc_version(), "driver": gpus[0].driver, "pycuda": _installed("pycuda")}
+            languages = gpu_languages(
+                nvcc=bool(found["nvcc"] and compiler),
+                triton=bool(triton),
+                pycuda=bool(found["pycuda"]),
+                cute=bool(_installed("nvidia-cutlass-dsl")),
             )
-        tools = [Tool(name="python", version=platform.python_version()), Tool(name="torch", version=facts.torch)]
-        triton, compiler = _installed("triton"), await builder.version()
-        tools += [Tool(name=name, version=text) for name, text in (("triton", triton), ("g++", compiler)) if text]
+        else:
+            languages = cpu_languages(bool(compiler), bool(triton))
+        tools += [Tool(name=name, version=text) for name, text in found.items() if text]
         self._facts = ExecutorFacts(
             devices=tuple(devices),
-            languages=cpu_languages(bool(compiler), bool(triton)),
+            languages=languages,
             toolchain=tuple(tools),
             sandbox=SandboxInfo(
                 backend=self._sandbox.name,
@@ -87,6 +97,30 @@ class LocalExecutor(Executor):
             protocol_version=PROTOCOL_VERSION,
         )
         return self._facts
+
+    def _find_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs to use; none where the settings ask for the processor, or where there is none and they leave it open.
+
+        Raises:
+            ExecutorFault: they ask for GPUs, and there is none.
+        """
+        if self._settings.device == "cpu":
+            return ()
+        try:
+            return find_gpus()
+        except NoGpu as error:
+            if self._settings.device == "cuda":
+                raise ExecutorFault(f"no GPU can be used: {error}") from error
+            return ()
+
+    def _lane(self, cpus: frozenset[int], gpu: Gpu | None, artefacts: Path) -> Lane:
+        settings = self._settings
+        quiet = Quiet()
+        builder = CppBuilder(self._sandbox, quiet, artefacts, settings.build_workers, cpus)
+        standard = runner_limits(settings.default_limits)
+        pool = RunnerPool(self._sandbox, quiet, cpus=cpus, standard=standard, spares=settings.spare_runners, gpu=gpu)
+        pool.refill()
+        return Lane(pool, quiet, Loader(quiet, builder), cpus=cpus, reference_limits=standard, gpu=gpu)
 
     async def close(self) -> None:
         await asyncio.gather(*(lane.close() for lane in self._lanes))

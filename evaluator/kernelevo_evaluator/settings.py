@@ -95,8 +95,12 @@ class EvaluatorSettings(BaseSettings):
     )
 
     # Executor
+    device: Literal["auto", "cpu", "cuda"] = pydantic.Field(
+        "auto",
+        description="what candidates run on; auto: the host's NVIDIA GPUs where there are any, else its processor",
+    )
     lane_cpus: str | None = pydantic.Field(
-        None, description="cores of each CPU lane, e.g. 0-3;4-7; empty: all cores in one lane"
+        None, description="cores of each lane, e.g. 0-3;4-7; empty: shared out among the GPUs, or all in one CPU lane"
     )
     build_workers: Count = pydantic.Field(1, description="builds that run at once, beside the lanes")
     spare_runners: Annotated[int, pydantic.Field(ge=0)] = pydantic.Field(
@@ -168,6 +172,7 @@ class EvaluatorSettings(BaseSettings):
         """What the executor needs to know."""
         return ExecutorSettings(
             state_dir=self.state_dir,
+            device=self.device,
             lane_cpus=parse_core_sets(self.lane_cpus),
             build_workers=self.build_workers,
             spare_runners=self.spare_runners,
@@ -206,8 +211,9 @@ class ExecutorSettings:
     """What an executor needs to know of the settings."""
 
     state_dir: Path
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     lane_cpus: tuple[frozenset[int], ...] | None = None
-    """Cores of each lane; `None`: all cores in one lane."""
+    """Cores of each lane; `None`: shared out among the GPUs, or all in one lane of the processor."""
     build_workers: int = 1
     spare_runners: int = 1
     default_limits: Limits

@@ -289,6 +289,9 @@ class CgroupTree(Tree):
         else:
             os.pwrite(self._freezer, b"0" if self._v2 else b"THAWED", 0)
 
+    def thaw_switch(self) -> tuple[int, bytes] | None:
+        return None if self._freezer is None else (self._freezer, b"0" if self._v2 else b"THAWED")
+
     def _pids(self) -> list[int]:
         place = next(iter(self._dirs.values()))
         try:

@@ -173,6 +173,14 @@ class SandboxProcess(ABC):
     async def thaw(self) -> None:
         """Undo `freeze`. Idempotent; a no-op after the end."""
 
+    def thaw_switch(self) -> tuple[int, bytes] | None:
+        """A descriptor, and what thaws the tree once it is written at the file's start; `None` where there is none.
+
+        For a trusted process that cannot wait for this one to be scheduled. The descriptor stays this object's; `freeze` and the
+        end of the tree work as ever.
+        """
+        return None
+
     @property
     @abstractmethod
     def ended(self) -> bool:

@@ -195,6 +195,9 @@ class SupervisedProcess(SandboxProcess):
         if not self.ended:
             self._tree.thaw()
 
+    def thaw_switch(self) -> tuple[int, bytes] | None:
+        return None if self._stopping else self._tree.thaw_switch()
+
     @property
     def _stopping(self) -> bool:
         return self._killed_for is not None or self.ended

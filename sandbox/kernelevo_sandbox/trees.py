@@ -56,6 +56,10 @@ class Tree(ABC):
     def thaw(self) -> None:
         """Let every process run again."""
 
+    def thaw_switch(self) -> tuple[int, bytes] | None:
+        """A descriptor, and what thaws the tree once it is written at the file's start; `None` where there is none."""
+        return None
+
     @abstractmethod
     def kill(self) -> None:
         """Send SIGKILL to every process, frozen or not."""

@@ -74,7 +74,7 @@ class Carrying:
                     runners,
                     self._fresh,
                     self._progress,
-                    interpreter=_interpreted(job.language),
+                    interpreter=self._interpreted(job.language),
                 )
                 self._endings += services.endings.values()
             except ExecutorFault:
@@ -87,6 +87,10 @@ class Carrying:
             return self._evaluation(outcome)
         finally:
             await self._end_runners()
+
+    def _interpreted(self, language: Language) -> bool:
+        """Triton on a lane without a GPU runs under its interpreter."""
+        return language is Language.TRITON and self._lane.gpu is None
 
     async def _take(self, label: str) -> HeldRunner:
         limits = runner_limits(self._job.limits)
@@ -106,7 +110,8 @@ class Carrying:
         failure = await self._lane.loader.load(
             runner,
             candidate.source,
-            interpreter=_interpreted(language),
+            interpreter=self._interpreted(language),
+            math=job.problem.policy.math,
             seconds=job.limits.build_time.total_seconds(),
             memory_bytes=job.limits.memory_bytes,
             builds=self._builds if name == "candidate" else Builds(),
@@ -190,7 +195,3 @@ def runner_limits(limits: Limits) -> RunnerLimits:
     assert limits.output_bytes is not None
     assert limits.temporary_bytes is not None
     return RunnerLimits(limits.memory_bytes, limits.processes, limits.output_bytes, limits.temporary_bytes)
-
-
-def _interpreted(language: Language) -> bool:
-    return language is Language.TRITON

@@ -6,8 +6,12 @@ import contextlib
 import os
 import platform
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelevo_api.types import ArithmeticRate, CheckedOn, Device, DeviceKind, Language, LanguageSupport
+
+if TYPE_CHECKING:
+    from kernelevo_evaluator.messages.referee import MachineFacts
 
 
 def cpu_languages(compiler: bool, triton: bool) -> tuple[LanguageSupport, ...]:
@@ -44,9 +48,7 @@ def cpu_languages(compiler: bool, triton: bool) -> tuple[LanguageSupport, ...]:
     return tuple(supports)
 
 
-def cpu_device(
-    name_of_lane: str, cpus: frozenset[int], cache_bytes: int, copy_gb_per_s: float, float32_tflop_per_s: float
-) -> Device:
+def cpu_device(name_of_lane: str, cpus: frozenset[int], facts: MachineFacts) -> Device:
     """The cores of one lane, with what its referee measured on them."""
     name, flags = platform.processor() or platform.machine(), ""
     with contextlib.suppress(OSError):
@@ -64,10 +66,10 @@ def cpu_device(
         name=name,
         architecture=f"{platform.machine()} {flags}".strip(),
         multiprocessors=len(cpus),
-        l2_bytes=cache_bytes,
+        l2_bytes=facts.cache_bytes,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        measured_bandwidth_gb_per_s=copy_gb_per_s,
-        measured_rates=(ArithmeticRate(dtype="float32", tflop_per_s=float32_tflop_per_s),),
+        measured_bandwidth_gb_per_s=facts.copy_gb_per_s,
+        measured_rates=tuple(ArithmeticRate(dtype=dtype, tflop_per_s=rate) for dtype, rate in facts.rates.items()),
         healthy=True,
         cpus=tuple(sorted(cpus)),
     )

@@ -87,14 +87,27 @@ class Loader:
 
     def __init__(self, quiet: Quiet, builder: CppBuilder) -> None:
         self._quiet = quiet
-        self._builder = builder
+        self.builder = builder
 
     async def load(
-        self, runner: HeldRunner, source: str, *, interpreter: bool, seconds: float, memory_bytes: int, builds: Builds
+        self,
+        runner: HeldRunner,
+        source: str,
+        *,
+        interpreter: bool,
+        math: str,
+        seconds: float,
+        memory_bytes: int,
+        builds: Builds,
     ) -> LoadFailure | None:
-        """Import the module in its runner; what it builds is added to `builds`. Only ours is raised."""
+        """Import the module in its runner; what it builds is added to `builds`. Only ours is raised.
+
+        `math`: the problem's policy, "ieee" or "tf32".
+        """
         deadline = Deadline(self._quiet, seconds)
-        command = LoadModule(nonce=secrets.randbits(62), source=source, role="candidate", interpreter=interpreter)
+        command = LoadModule(
+            nonce=secrets.randbits(62), source=source, role="candidate", interpreter=interpreter, math=math
+        )
         try:
             await deadline.result(asyncio.create_task(runner.channel.send(encode(command))))
             while True:
@@ -136,7 +149,7 @@ class Loader:
     async def _build(
         self, runner: HeldRunner, request: BuildRequest, deadline: Deadline, memory_bytes: int, builds: Builds
     ) -> None:
-        result = await self._builder.build(request, deadline.remaining(), memory_bytes)
+        result = await self.builder.build(request, deadline.remaining(), memory_bytes)
         builds.results.append(result)
         if result.path is None:
             log = result.log_text or (result.ending.kind.value if result.ending and result.ending.kind else "failed")

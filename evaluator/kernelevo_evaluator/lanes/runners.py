@@ -23,6 +23,7 @@ from kernelevo_sandbox import Ending, EndKind, Limits, Mount, SandboxError, Sand
 if TYPE_CHECKING:
     import socket
 
+    from kernelevo_evaluator.lanes.gpu import Gpu
     from kernelevo_evaluator.lanes.quiet import Quiet
     from kernelevo_sandbox import Sandbox, SandboxProcess
 
@@ -96,12 +97,20 @@ class RunnerPool:
     """Warm spares: torch imported before the job arrives. Replaced off the result's path, frozen while a timing is on."""
 
     def __init__(
-        self, sandbox: Sandbox, quiet: Quiet, *, cpus: frozenset[int], standard: RunnerLimits, spares: int
+        self,
+        sandbox: Sandbox,
+        quiet: Quiet,
+        *,
+        cpus: frozenset[int],
+        standard: RunnerLimits,
+        spares: int,
+        gpu: Gpu | None = None,
     ) -> None:
-        """`standard`: the limits of the spares; a runner of other limits starts cold."""
+        """`standard`: the limits of the spares; a runner of other limits starts cold. `gpu`: the one that runners may use."""
         self._sandbox = sandbox
         self._quiet = quiet
         self._cpus = cpus
+        self._gpu = gpu
         self._standard = standard
         self._wanted = spares
         self._spares: list[HeldRunner] = []
@@ -161,8 +170,10 @@ class RunnerPool:
                         "kernelevo_evaluator.runner",
                         str(CHANNEL_FD),
                         str(len(self._cpus)),
+                        "cuda" if self._gpu is not None else "cpu",
+                        "-" if self._gpu is None or (core := timed_core(self._cpus)) is None else str(core),
                     ),
-                    env=runner_environment(len(self._cpus)),
+                    env=runner_environment(len(self._cpus), self._gpu),
                     limits=Limits(
                         memory_bytes=limits.memory_bytes,
                         processes=limits.processes,
@@ -171,6 +182,7 @@ class RunnerPool:
                     ),
                     fds={CHANNEL_FD: theirs.fileno()},
                     mounts=self._mounts,
+                    devices=self._gpu.nodes if self._gpu is not None else (),
                     cpus=self._cpus,
                     label=label,
                 )
@@ -219,9 +231,9 @@ class RunnerPool:
         self._spares.clear()
 
 
-def runner_environment(threads: int) -> dict[str, str]:
+def runner_environment(threads: int, gpu: Gpu | None = None) -> dict[str, str]:
     """The whole environment of a runner."""
-    return {
+    environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": "/tmp",
         "TMPDIR": "/tmp",
@@ -241,6 +253,12 @@ def runner_environment(threads: int) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
         "TRITON_CACHE_DIR": "/tmp/triton",
     }
+    return environment | (gpu.environment if gpu is not None else {})
+
+
+def timed_core(cpus: frozenset[int]) -> int | None:
+    """The core of a GPU's lane on which its runners launch kernels; `None` where the lane has too few to keep one apart."""
+    return max(cpus) if len(cpus) > 3 else None
 
 
 def runner_mounts() -> tuple[Mount, ...]:
@@ -254,7 +272,7 @@ def _outside() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     inside = [mount.source.resolve() for mount in interpreter_mounts()] + [Path("/usr")]
     mounts: dict[Path, None] = {}
     paths: dict[Path, None] = {}
-    for name in ("kernelevo_evaluator", "msgspec", "numpy", "torch", "triton"):
+    for name in ("kernelevo_evaluator", "msgspec", "numpy", "torch", "triton", "cuda", "pycuda"):
         spec = importlib.util.find_spec(name)
         for location in (spec.submodule_search_locations if spec is not None else None) or ():
             package = Path(location).resolve()

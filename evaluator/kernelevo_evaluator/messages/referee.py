@@ -54,6 +54,17 @@ class HostReply(msgspec.Struct, frozen=True, tag="host_reply"):
     error: str = ""
 
 
+class GpuFacts(msgspec.Struct, frozen=True):
+    """What the driver says of the lane's GPU, in bytes and counts."""
+
+    architecture: str
+    multiprocessors: int
+    shared_memory_per_block_bytes: int
+    shared_memory_per_multiprocessor_bytes: int
+    registers_per_multiprocessor: int
+    memory_bytes: int
+
+
 class MachineFacts(msgspec.Struct, frozen=True):
     """What a referee measures once, when it starts. Rates in 1e9 bytes and 1e12 operations a second."""
 
@@ -61,7 +72,9 @@ class MachineFacts(msgspec.Struct, frozen=True):
     cache_bytes: int
     read_gb_per_s: float
     copy_gb_per_s: float
-    float32_tflop_per_s: float
+    rates: dict[str, float]
+    """Dense multiply-add rate by dtype."""
+    gpu: GpuFacts | None = None
 
 
 ToReferee = AttachProblem | DropProblem | AuditProblem | EvaluateCandidate | HostReply

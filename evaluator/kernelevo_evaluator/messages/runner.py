@@ -18,6 +18,7 @@ from kernelevo_evaluator.messages.layout import Layout  # noqa: TC001 - msgspec 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 _Text = Annotated[str, msgspec.Meta(max_length=16384)]
 _Line = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+_Places = Annotated[tuple[Annotated[int, msgspec.Meta(ge=-1, lt=1 << 48)], ...], msgspec.Meta(max_length=1 << 15)]
 _Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 
 
@@ -25,12 +26,13 @@ _Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 
 
 class LoadModule(msgspec.Struct, frozen=True, tag="load"):
-    """Import a module from its source. `role` is "reference" or "candidate"."""
+    """Import a module from its source. `role` is "reference" or "candidate"; `math` the problem's policy, "ieee" or "tf32"."""
 
     nonce: int
     source: str
     role: str
     interpreter: bool = False
+    math: str = "ieee"
 
 
 class Construct(msgspec.Struct, frozen=True, tag="construct"):
@@ -89,7 +91,8 @@ class MapRing(msgspec.Struct, frozen=True, tag="map"):
     """Map a ring: descriptors are inputs, outputs and, for a reference, expected outputs (`expected_slots` of them).
 
     `mutated` are indices of input tensors whose content after the call counts as further outputs: the
-    output's tree is then a tuple of the model's own and one leaf for each of them.
+    output's tree is then a tuple of the model's own and one leaf for each of them. With `arena_bytes` the last descriptor is
+    device memory from which the model's outputs are to be allocated: they are not copied, and `Done.places` says where they lie.
     """
 
     nonce: int
@@ -100,6 +103,7 @@ class MapRing(msgspec.Struct, frozen=True, tag="map"):
     mutated: tuple[int, ...] = ()
     expected: Layout | None = None
     expected_slots: int = 0
+    arena_bytes: int = 0
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
@@ -160,11 +164,15 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", forbid_unknown_fields=True
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", forbid_unknown_fields=True):
-    """The command was carried out. `claimed_ns`: by the runner's own clock."""
+    """The command was carried out. `claimed_ns`: by the runner's own clock.
+
+    `places`: of a run over a ring with an arena, where each output of each call lies there, in bytes; -1: it is in its slot.
+    """
 
     nonce: int
     claimed_ns: _Nanoseconds = 0
     note: _Text = ""
+    places: _Places = ()
 
 
 class Constructed(msgspec.Struct, frozen=True, tag="constructed", forbid_unknown_fields=True):

@@ -20,7 +20,6 @@ from kernelevo_evaluator.messages.referee import (
     DropProblem,
     EvaluateCandidate,
     Finished,
-    MachineFacts,
     decode_to_referee,
 )
 from kernelevo_evaluator.referee import machine
@@ -29,25 +28,25 @@ from kernelevo_evaluator.referee.evaluate import Evaluation, Request
 from kernelevo_evaluator.referee.host import Host
 from kernelevo_evaluator.referee.outcome import Decided, Outcome
 from kernelevo_evaluator.referee.reference import Reference, attach
+from kernelevo_evaluator.referee.spaces import DeviceSpace, HostSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from kernelevo_evaluator.referee.spaces import Space
 
 
 class Referee:
     """The jobs of one lane. Problems stay attached until they are dropped."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, device: str, timed_core: int | None) -> None:
         self._channel = channel
         self._host = Host(channel)
         self._references: dict[str, tuple[Reference, str]] = {}
-        self.facts = MachineFacts(
-            torch=str(torch.__version__),
-            cache_bytes=machine.last_level_cache_bytes(),
-            read_gb_per_s=machine.read_bandwidth_gb_per_s(),
-            copy_gb_per_s=machine.copy_bandwidth_gb_per_s(),
-            float32_tflop_per_s=machine.multiply_rate_tflop_per_s(),
+        self._space: Space = (
+            DeviceSpace(timed_core) if device == "cuda" else HostSpace(machine.last_level_cache_bytes())
         )
+        self.facts = machine.measure(self._space)
 
     def serve(self) -> None:
         """Say what the machine can do, then carry jobs out until the channel closes."""
@@ -85,7 +84,7 @@ class Referee:
     def _attach(self, message: AttachProblem, sock: socket.socket) -> bytes:
         policy = msgspec.msgpack.decode(message.policy, type=ProblemPolicy)
         try:
-            reference = attach(sock, self._host, message.source, policy, message.seconds)
+            reference = attach(sock, self._host, message.source, policy, self._space, message.seconds)
         except Decided as decided:
             return _failure(decided)
         self._references[message.digest] = (reference, message.source)
@@ -95,7 +94,7 @@ class Referee:
         reference, _ = self._references[message.digest]
         try:
             report = Audit(reference, self._host, message.digest, message.name, message.seconds).carry_out(
-                self.facts.cache_bytes, self.facts.read_gb_per_s
+                self.facts.read_gb_per_s
             )
         except Decided as decided:
             return _failure(decided)
@@ -112,7 +111,6 @@ class Referee:
             interpreter=message.interpreter,
             skip_timing=message.skip_timing,
             bound_speedup=message.bound_speedup,
-            cache_bytes=self.facts.cache_bytes,
         )
         baseline = sockets[1] if len(sockets) > 1 else None
         outcome = Evaluation(self._host, reference, request, sockets[0], baseline).carry_out()
@@ -134,9 +132,10 @@ def _failure(decided: Decided) -> bytes:
 
 
 def main() -> None:
-    """Arguments: the channel's descriptor, the number of torch's threads."""
+    """Arguments: the channel's descriptor, the number of torch's threads, "cpu" or "cuda", the core that is timed or "-"."""
     torch.set_num_threads(int(sys.argv[2]))
-    Referee(Channel(socket.socket(fileno=int(sys.argv[1])), COMMAND_LIMIT)).serve()
+    timed_core = int(sys.argv[4]) if sys.argv[4] != "-" else None
+    Referee(Channel(socket.socket(fileno=int(sys.argv[1])), COMMAND_LIMIT), sys.argv[3], timed_core).serve()
     os._exit(0)
 
 

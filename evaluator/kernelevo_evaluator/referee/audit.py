@@ -24,7 +24,7 @@ from kernelevo_api.types import (
 from kernelevo_evaluator.referee.buffers import shaped
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, InputClass, shape_class, sizes_of
 from kernelevo_evaluator.referee.compare import budget_from, compare, honest_error
-from kernelevo_evaluator.referee.effort import CACHE_BYTES, PLANS, RING_BYTES
+from kernelevo_evaluator.referee.effort import CACHE_BYTES, PLANS
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.referee.reference import is_inexact, same_bits
 from kernelevo_evaluator.referee.statistics import median_ratio
@@ -52,7 +52,7 @@ class Audit:
         self._findings: list[Finding] = []
         reference.runner.enter(Stage.AUDIT, seconds, LimitKind.CHECK_TIME)
 
-    def carry_out(self, cache_bytes: int, read_gb_per_s: float) -> ProblemReport:
+    def carry_out(self, read_gb_per_s: float) -> ProblemReport:
         """The report; its findings say whether the problem should be refused.
 
         Raises:
@@ -75,10 +75,10 @@ class Audit:
         self._look_at_memory()
         input_bytes = sum(t.nbytes for t in reference.inputs.tensors)
         output_bytes = sum(t.nbytes for t in reference.outputs.tensors)
-        ring = Ring.choose(reference.call_seconds, reference.slot_bytes, RING_BYTES)
-        cold = cache_bytes <= CACHE_BYTES
+        ring = Ring.choose(reference.call_seconds, reference.slot_bytes, reference.space)
+        cold = reference.space.cache_bytes <= CACHE_BYTES
         self._host.progress(Stage.BASELINE, "timing the reference")
-        baselines = () if self._refused else (self._eager(ring, cache_bytes),)
+        baselines = () if self._refused else (self._eager(ring),)
         return ProblemReport(
             problem_digest=self._digest,
             name=self._name,
@@ -251,27 +251,33 @@ class Audit:
 
     def _look_at_memory(self) -> None:
         needed = 8 * self._reference.slot_bytes
-        if needed > RING_BYTES * 4:
+        if needed > self._reference.space.ring_bytes * 4:
             self._find(
                 "large_inputs",
                 f"one input set and its outputs take {self._reference.slot_bytes / 2**20:.0f} MiB: few fit in a ring",
                 refuses=False,
             )
 
-    def _eager(self, ring: Ring, cache_bytes: int) -> Baseline:
+    def _eager(self, ring: Ring) -> Baseline:
         """The reference as it is, in microseconds a call, overhead subtracted."""
-        clock = Clock(self._host, self._reference.make_mixer(), ring, cache_bytes)
+        clock = Clock(self._host, self._reference.make_mixer(), ring, self._reference.space)
         rings = clock.prepare(self._reference)
         overhead = Overhead(ring)
         blocks = []
         self._host.quiet()
-        self._host.freeze(self._reference.runner.name)
+        name = self._reference.runner.name
+        self._host.freeze(name)
+        self._host.take_switch(name)
+        self._reference.runner.spin(self._reference.space.spins)
         try:
-            for _ in range(PLANS[Effort.FULL].minimum_pairs):
-                blocks.append(clock.block(self._reference, rings, calls=ring.calls).outside_us)
-                overhead.add(blocks[-1], clock.block(self._reference, rings, calls=ring.short).outside_us)
+            with self._reference.space.awake:
+                for _ in range(PLANS[Effort.FULL].minimum_pairs):
+                    blocks.append(clock.block(self._reference, rings, calls=ring.calls).outside_us)
+                    overhead.add(blocks[-1], clock.block(self._reference, rings, calls=ring.short).outside_us)
         finally:
-            self._host.thaw(self._reference.runner.name)
+            self._reference.runner.spin(False)
+            self._host.drop_switch(name)
+            self._host.thaw(name)
             self._host.loud()
         interval = median_ratio([(block - overhead.block_us) / ring.calls for block in blocks])
         return Baseline(kind=BaselineKind.EAGER, median_us=interval.value, low_us=interval.low, high_us=interval.high)

@@ -1,25 +1,22 @@
-"""Memory that the referee lends to a runner: sealed memfds, seen here as bytes.
+"""Memory that the referee lends to a runner, seen here as slots of one layout.
 
-A runner can rewrite its mapping at any moment, so whatever is compared is copied out first. The size is sealed: a runner that
-could shrink the file would kill the referee with SIGBUS.
+A runner can rewrite its mapping at any moment, so whatever is compared is copied out first.
 """
 
 from __future__ import annotations
 
-import fcntl
-import mmap
-import os
-import weakref
 from typing import TYPE_CHECKING
 
 import torch
 
 from kernelevo_evaluator.messages.layout import ITEM_SIZE
+from kernelevo_evaluator.referee.spaces import HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kernelevo_evaluator.messages.layout import Layout, TensorSpec
+    from kernelevo_evaluator.referee.spaces import Space
 
 POISON = 0xFF
 """Every byte of an output slot before a block: NaN in every floating dtype, -1 in the integers."""
@@ -28,24 +25,20 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_SI
 
 
 class Region:
-    """`slots` slots of one layout in a memfd of their own."""
+    """`slots` slots of one layout in memory of their own, of the host where no other space is named."""
 
-    def __init__(self, layout: Layout, slots: int, label: str) -> None:
+    def __init__(self, layout: Layout, slots: int, label: str, space: Space | None = None) -> None:
         self.layout = layout
         self.slots = slots
         size = layout.nbytes * slots
-        self.fd = os.memfd_create(f"kernelevo-{label}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        # Whoever forgets a region, by an exception or by replacing it, gives its memory back too.
-        self._close = weakref.finalize(self, os.close, self.fd)
-        os.ftruncate(self.fd, size)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self._memory = mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._memory = HostMemory(size, label) if space is None else space.allocate(size, label)
+        self._bytes = self._memory.bytes
+        self.fd = self._memory.fd
 
     def close(self) -> None:
         """Give the memory back (once no view of it is left)."""
-        del self._bytes, self._memory
-        self._close()
+        del self._bytes
+        self._memory.close()
 
     def _slot(self, slot: int) -> torch.Tensor:
         base = slot * self.layout.nbytes

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Correctness, Finding, Stage, Verdict
 from kernelevo_evaluator.messages.runner import Construct, Constructed, Done, LoadWeights, MapRing
-from kernelevo_evaluator.referee.buffers import Region, shaped, tensors_of
+from kernelevo_evaluator.referee.buffers import shaped, tensors_of
 from kernelevo_evaluator.referee.compare import compare, describe
 from kernelevo_evaluator.referee.outcome import Decided
-from kernelevo_evaluator.referee.reference import CHECK_RING, Rings, is_inexact, same_bits
+from kernelevo_evaluator.referee.reference import CHECK_RING, TIMING_RING, Rings, is_inexact, same_bits
 from kernelevo_evaluator.referee.runners import nonce
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Subject:
     def map_ring(self, ring: int, slots: int) -> Rings:
         """Map a ring of this many slots into the candidate's runner."""
         reference = self.reference
-        rings = Rings(Region(reference.inputs, slots, "inputs"), Region(reference.outputs, slots, "outputs"))
+        rings = reference.new_rings(slots, arena=ring == TIMING_RING)
         self.runner.must(
             MapRing(
                 nonce=nonce(),
@@ -94,9 +94,10 @@ class Subject:
                 inputs=reference.inputs,
                 outputs=reference.outputs,
                 mutated=reference.mutated,
+                arena_bytes=rings.arena_bytes,
             ),
             Done,
-            (rings.inputs.fd, rings.outputs.fd),
+            rings.descriptors,
         )
         self.close_ring(ring)
         self.rings[ring] = rings
@@ -106,8 +107,7 @@ class Subject:
         """Give a ring's memory back."""
         rings = self.rings.pop(ring, None)
         if rings is not None:
-            rings.inputs.close()
-            rings.outputs.close()
+            rings.close()
 
     def close(self) -> None:
         """Give all memory back and close the channel."""

@@ -47,8 +47,6 @@ class Request:
     interpreter: bool
     skip_timing: bool
     bound_speedup: float | None
-    cache_bytes: int
-    """Of the last-level cache of the lane's device."""
 
 
 @dataclass(slots=True)
@@ -87,7 +85,7 @@ class Evaluation:
         self._stages = Stages()
         self._baseline_socket = baseline
         self._baseline: Side | None = None
-        self._subject = self._subject_of(Runner("candidate", candidate, host))
+        self._subject = self._subject_of(Runner("candidate", candidate, host, reference.space))
         self._findings = self._subject.findings
 
     def carry_out(self) -> Outcome:
@@ -207,7 +205,9 @@ class Evaluation:
     def _confirm(self, timing: Timing) -> Timing:
         """A second, independent timing in a fresh runner; the first selected, this one is reported."""
         self._subject.close()
-        self._subject = self._subject_of(Runner("candidate", self._host.fresh("candidate"), self._host))
+        self._subject = self._subject_of(
+            Runner("candidate", self._host.fresh("candidate"), self._host, self._reference.space)
+        )
         self._prepare(self._subject)
         self._enter_check(self._subject)
         self._subject.trial(DECLARED.name, self._reference.take_inputs())
@@ -245,13 +245,16 @@ class Evaluation:
                 self._host,
                 self._request.source,
                 self._reference.policy,
+                self._reference.space,
                 4 * prepare,
                 name="baseline",
                 compiled=True,
             )
             self._baseline = compiled
             return compiled
-        runner = Runner("baseline", self._baseline_socket, self._host, blame=Verdict.PROBLEM_FAULT)
+        runner = Runner(
+            "baseline", self._baseline_socket, self._host, self._reference.space, blame=Verdict.PROBLEM_FAULT
+        )
         other = self._subject_of(runner, Tally())
         self._baseline = other
         try:
@@ -279,8 +282,8 @@ class Evaluation:
         clock = Clock(
             self._host,
             reference.make_mixer(),
-            Ring.choose(reference.call_seconds, reference.slot_bytes, settings.RING_BYTES),
-            self._request.cache_bytes,
+            Ring.choose(reference.call_seconds, reference.slot_bytes, reference.space),
+            reference.space,
         )
         self._host.progress(
             Stage.TIME,
@@ -298,18 +301,23 @@ class Evaluation:
             baseline_rings=baseline_rings,
             reference_rings=baseline_rings if baseline is reference else clock.prepare(reference),
         )
-        names = {subject.runner.name, baseline.runner.name, reference.runner.name}
+        sides = {side.runner.name: side for side in (subject, baseline, reference)}.values()
         self._host.quiet()
         try:
-            for name in names:
-                self._host.freeze(name)
-            stopped = session.measure(self._request.bound_speedup)
-            self._host.kill(subject.runner.name)
-            drift = session.drift()
+            for side in sides:
+                self._host.freeze(side.runner.name)
+                self._host.take_switch(side.runner.name)
+                side.runner.spin(reference.space.spins)
+            with reference.space.awake:
+                stopped = session.measure(self._request.bound_speedup)
+                self._host.kill(subject.runner.name)
+                drift = session.drift()
             lone_us, error_us = session.lone_call_us()
         finally:
-            for name in names:
-                self._host.thaw(name)
+            for side in sides:
+                side.runner.spin(False)
+                self._host.drop_switch(side.runner.name)
+                self._host.thaw(side.runner.name)
             self._host.loud()
         timing = timing_of(
             session,
@@ -319,7 +327,8 @@ class Evaluation:
             stopped_at_bound=stopped,
         )
         self._refuse_impossible(timing, drift)
-        self._refuse_shared_work(timing, lone_us, error_us)
+        if reference.space.device.type == "cpu":
+            self._refuse_shared_work(timing, lone_us, error_us)
         return timing
 
     def _refuse_shared_work(self, timing: Timing, lone_us: float, error_us: float) -> None:

@@ -41,7 +41,9 @@ class Mixer:
         self._elementwise = elementwise
         generator = torch.Generator().manual_seed(secrets.randbits(62))
         longest = max((t.shape[1] // _run(t.shape[1]) for t in self._tensors), default=0)
-        self._pattern = torch.randint(0, self._count, (longest + _WINDOW,), generator=generator)
+        device = self._tensors[0].device if self._tensors else torch.device("cpu")
+        self._pattern = torch.randint(0, self._count, (longest + _WINDOW,), generator=generator).to(device)
+        self._halves = self._pattern.to(torch.uint8) < (self._count + 1) // 2 if device.type == "cuda" else None
         self._used: set[Recipe] = set()
 
     def draw(self) -> Recipe:
@@ -64,7 +66,17 @@ class Mixer:
         numel = target.numel()
         run = _run(numel)
         runs = numel // run
-        if runs:
+        if runs and self._halves is not None:
+            # A GPU gathers single rows slowly: two sets, drawn for each content, are woven instead.
+            first = offset % self._count
+            second = (first + 1 + offset // self._count % max(1, self._count - 1)) % self._count
+            torch.where(
+                self._halves[offset : offset + runs].unsqueeze(1),
+                stacked[first, : runs * run].view(runs, run),
+                stacked[second, : runs * run].view(runs, run),
+                out=target[: runs * run].view(runs, run),
+            )
+        elif runs:
             rows = stacked[:, : runs * run].reshape(self._count * runs, run)
             chosen = self._pattern[offset : offset + runs] * runs + torch.arange(runs)
             torch.index_select(rows, 0, chosen, out=target[: runs * run].view(runs, run))

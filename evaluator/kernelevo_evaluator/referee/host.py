@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ class Host:
 
     channel: Channel
     _pending: list[HostCall] = field(default_factory=list)
+    _switches: dict[str, tuple[int, bytes]] = field(default_factory=dict)
 
     def _send(self, call: HostCall) -> None:
         self.settle()
@@ -50,11 +52,27 @@ class Host:
 
     def thaw(self, runner: str) -> None:
         """Undo `freeze`."""
-        self.thaw_soon(runner)
-        self.settle()
+        self._call(HostCall(what="thaw", runner=runner))
+
+    def take_switch(self, runner: str) -> None:
+        """Get what `thaw_soon` can thaw this runner with by itself, where the host has such a thing."""
+        self.drop_switch(runner)
+        value, fds = self._call(HostCall(what="thaw_switch", runner=runner))
+        if fds:
+            self._switches[runner] = (fds[0], value)
+
+    def drop_switch(self, runner: str) -> None:
+        """Give it back."""
+        switch = self._switches.pop(runner, None)
+        if switch is not None:
+            os.close(switch[0])
 
     def thaw_soon(self, runner: str) -> None:
-        """Ask for `thaw` without waiting for the answer, which `settle` (or the next call) takes."""
+        """Thaw without waiting: by the runner's switch, or else by a call whose answer `settle` (or the next call) takes."""
+        switch = self._switches.get(runner)
+        if switch is not None:
+            os.pwrite(switch[0], switch[1], 0)
+            return
         call = HostCall(what="thaw", runner=runner)
         self._send(call)
         self._pending.append(call)

@@ -1,15 +1,41 @@
-"""What this machine can move, measured once by the referee, and how large its last-level cache is."""
+"""What this lane's device can move and multiply, measured once by the referee, and what its driver says of it."""
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+from kernelevo_evaluator.messages.referee import GpuFacts, MachineFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernelevo_evaluator.referee.spaces import Space
 
 FLOOR_MARGIN = 2.0
 """A candidate is below the floor only when it beats the measured read bandwidth by this factor: another tenant of the host may
 have slowed the measurement, and part of the ring may still lie in a cache."""
+
+_READ_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
+_COPY_BYTES = {"cpu": 128 << 20, "cuda": 2 << 30}
+_MATRIX = {"cpu": 768, "cuda": 8192}
+
+
+def measure(space: Space) -> MachineFacts:
+    """Rates and facts of the device that a space lies on."""
+    gpu = space.device.type == "cuda"
+    return MachineFacts(
+        torch=str(torch.__version__),
+        cache_bytes=space.cache_bytes,
+        read_gb_per_s=_read_bandwidth(space),
+        copy_gb_per_s=_copy_bandwidth(space),
+        rates=_rates(space),
+        gpu=_gpu_facts() if gpu else None,
+    )
 
 
 def last_level_cache_bytes() -> int:
@@ -22,34 +48,56 @@ def last_level_cache_bytes() -> int:
     return max(sizes, default=32 << 20)
 
 
-def read_bandwidth_gb_per_s(nbytes: int = 256 << 20) -> float:
-    """The best of several passes over a cold buffer, in 1e9 bytes a second, with all of this process's threads."""
-    buffer = torch.ones(nbytes // 8, dtype=torch.int64)
-    best = 0.0
-    for _ in range(5):
+def _best_seconds(space: Space, work: Callable[[], object], times: int = 5) -> float:
+    """The shortest of several runs, the first of which warms up."""
+    best = float("inf")
+    for _ in range(times):
+        space.synchronize()
         start = time.perf_counter()
-        buffer.sum()
-        best = max(best, nbytes / (time.perf_counter() - start) / 1e9)
+        work()
+        space.synchronize()
+        best = min(best, time.perf_counter() - start)
     return best
 
 
-def copy_bandwidth_gb_per_s(nbytes: int = 128 << 20) -> float:
-    """Read plus write of a large copy, the best of several, in 1e9 bytes a second."""
-    source, target = torch.ones(nbytes // 8, dtype=torch.int64), torch.zeros(nbytes // 8, dtype=torch.int64)
-    best = 0.0
-    for _ in range(5):
-        start = time.perf_counter()
-        target.copy_(source)
-        best = max(best, 2 * nbytes / (time.perf_counter() - start) / 1e9)
-    return best
+def _read_bandwidth(space: Space) -> float:
+    """Passes over a cold buffer, in 1e9 bytes a second, with all of this process's threads."""
+    nbytes = _READ_BYTES[space.device.type]
+    dtype = torch.float32 if space.device.type == "cuda" else torch.int64
+    buffer = torch.ones(nbytes // dtype.itemsize, dtype=dtype, device=space.device)
+    return nbytes / _best_seconds(space, buffer.sum) / 1e9
 
 
-def multiply_rate_tflop_per_s(size: int = 768) -> float:
-    """Dense float32 multiply-add rate of a matrix product, the best of several, in 1e12 operations a second."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    best = 0.0
-    for _ in range(4):
-        start = time.perf_counter()
-        a @ b
-        best = max(best, 2 * size**3 / (time.perf_counter() - start) / 1e12)
-    return best
+def _copy_bandwidth(space: Space) -> float:
+    """Read plus write of a large copy, in 1e9 bytes a second."""
+    nbytes = _COPY_BYTES[space.device.type]
+    source = torch.ones(nbytes // 8, dtype=torch.int64, device=space.device)
+    target = torch.zeros_like(source)
+    return 2 * nbytes / _best_seconds(space, lambda: target.copy_(source)) / 1e9
+
+
+def _rates(space: Space) -> dict[str, float]:
+    """Dense multiply-add rates of a matrix product on random numbers, in 1e12 operations a second."""
+    size = _MATRIX[space.device.type]
+    dtypes = [torch.float32]
+    if space.device.type == "cuda":
+        dtypes += [torch.float16, torch.bfloat16]
+    rates = {}
+    for dtype in dtypes:
+        side = size // 2 if dtype is torch.float32 and size > 1024 else size
+        a, b = (torch.randn(side, side, device=space.device).to(dtype) for _ in range(2))
+        seconds = _best_seconds(space, functools.partial(torch.matmul, a, b), 4)
+        rates[str(dtype).removeprefix("torch.")] = 2 * side**3 / seconds / 1e12
+    return rates
+
+
+def _gpu_facts() -> GpuFacts:
+    properties = torch.cuda.get_device_properties(0)
+    return GpuFacts(
+        architecture=f"sm_{properties.major}{properties.minor}",
+        multiprocessors=properties.multi_processor_count,
+        shared_memory_per_block_bytes=properties.shared_memory_per_block_optin,
+        shared_memory_per_multiprocessor_bytes=properties.shared_memory_per_multiprocessor,
+        registers_per_multiprocessor=properties.regs_per_multiprocessor,
+        memory_bytes=properties.total_memory,
+    )

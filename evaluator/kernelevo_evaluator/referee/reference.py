@@ -28,7 +28,7 @@ from kernelevo_evaluator.messages.runner import (
     StoreInputs,
     StoreWeights,
 )
-from kernelevo_evaluator.referee.buffers import Region, tensors_of
+from kernelevo_evaluator.referee.buffers import POISON, Region, tensors_of
 from kernelevo_evaluator.referee.fresh import SETS, Mixer
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.referee.runners import Runner, RunnerFailed, nonce
@@ -40,9 +40,12 @@ if TYPE_CHECKING:
     from kernelevo_api.types import ProblemPolicy
     from kernelevo_evaluator.messages.layout import TensorSpec
     from kernelevo_evaluator.referee.host import Host
+    from kernelevo_evaluator.referee.spaces import Memory, Space
 
 CHECK_RING = 0
 TIMING_RING = 1
+_DEVICE_CALLS = 33
+_ARENA_SPARE = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,63 @@ class Rings:
     inputs: Region
     outputs: Region
     expected: Region | None = None
+    arena: Memory | None = None
+    """Where the model's outputs are allocated, in a space that has arenas."""
+    places: tuple[int, ...] = ()
+    """Where the outputs of the last block lie in the arena, call by call; -1: in their slots."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena; 0 without one."""
+        return self.arena.bytes.numel() if self.arena is not None else 0
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a runner maps, in the order of `MapRing`."""
+        memories = (self.inputs, self.outputs, self.expected, self.arena)
+        return tuple(memory.fd for memory in memories if memory is not None)
+
+    def copy_output(self, call: int, slot: int, into: torch.Tensor) -> None:
+        """A private copy of what one call of the last block returned, by the output's layout.
+
+        Where it lies is the runner's claim: a wrong one copies what is compared and found wrong, or nothing but the poison.
+        """
+        tensors = self.outputs.layout.tensors
+        if self.arena is None or len(self.places) < (call + 1) * len(tensors):
+            self.outputs.copy_out(slot, into)
+            return
+        places = self.places[call * len(tensors) : (call + 1) * len(tensors)]
+        if any(place < 0 for place in places):
+            self.outputs.copy_out(slot, into)
+        for spec, place in zip(tensors, places, strict=True):
+            if 0 <= place <= self.arena.bytes.numel() - spec.nbytes:
+                into[spec.offset : spec.offset + spec.nbytes] = self.arena.bytes[place : place + spec.nbytes]
+
+    def poison_arena(self) -> None:
+        """Make what the last block left in the arena useless."""
+        if self.arena is None:
+            return
+        calls = self.places
+        tensors = self.outputs.layout.tensors
+        ranges = sorted(
+            (place, place + tensors[index % len(tensors)].nbytes) for index, place in enumerate(calls) if place >= 0
+        )
+        merged: list[tuple[int, int]] = []
+        for begin, end in ranges:
+            # Small gaps are the allocator's rounding.
+            if merged and begin <= merged[-1][1] + 512:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((begin, end))
+        for begin, end in merged:
+            self.arena.bytes[begin:end].fill_(POISON)
+        self.places = ()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        for memory in (self.inputs, self.outputs, self.expected, self.arena):
+            if memory is not None:
+                memory.close()
 
 
 class Reference:
@@ -71,10 +131,11 @@ class Reference:
     trusted = True
     """As a side of a timing: it may meet the same content again."""
 
-    def __init__(self, runner: Runner, policy: ProblemPolicy, sizes: dict[str, int] | None) -> None:
+    def __init__(self, runner: Runner, policy: ProblemPolicy, space: Space) -> None:
         self.runner = runner
+        self.space = space
         self.policy = policy
-        self.sizes = sizes
+        self.sizes: dict[str, int] | None = None
         self.mutated: tuple[int, ...] = ()
         self.inputs: Layout
         self.outputs: Layout
@@ -101,9 +162,9 @@ class Reference:
         weights = Weights(
             made.names,
             made.weights,
-            Region(made.weights, 1, "weights"),
+            Region(made.weights, 1, "weights", self.space),
             made.init,
-            Region(made.init, 1, "init"),
+            Region(made.init, 1, "init", self.space),
         )
         self.runner.must(StoreWeights(nonce=nonce()), Done, (weights.region.fd, weights.init_region.fd))
         if perturb:
@@ -204,11 +265,7 @@ class Reference:
 
     def map_ring(self, ring: int, slots: int) -> Rings:
         """Map a ring of this many slots into the reference runner, in place of an earlier one of that number."""
-        rings = Rings(
-            Region(self.inputs, slots, "inputs"),
-            Region(self.outputs, slots, "outputs"),
-            Region(self.expected, 1, "expected") if ring == CHECK_RING else None,
-        )
+        rings = self.new_rings(slots, expected=ring == CHECK_RING, arena=ring == TIMING_RING)
         self.runner.must(
             MapRing(
                 nonce=nonce(),
@@ -219,21 +276,35 @@ class Reference:
                 mutated=self.mutated,
                 expected=self.expected if rings.expected else None,
                 expected_slots=1 if rings.expected else 0,
+                arena_bytes=rings.arena_bytes,
             ),
             Done,
-            (rings.inputs.fd, rings.outputs.fd) + ((rings.expected.fd,) if rings.expected else ()),
+            rings.descriptors,
         )
         self.close_ring(ring)
         self.rings[ring] = rings
         return rings
 
+    def new_rings(self, slots: int, *, expected: bool = False, arena: bool = False) -> Rings:
+        """Memory for a ring of this many slots; `arena`: with one, in a space that has them."""
+        space = self.space
+        wanted = 0
+        if arena and space.arena:
+            # Room for the outputs of every call, each rounded up as torch's allocator does, and for what else a call allocates.
+            wanted = min(slots * sum(_rounded(spec.nbytes) for spec in self.outputs.tensors), space.ring_bytes)
+            wanted += wanted // 8 + _ARENA_SPARE
+        return Rings(
+            Region(self.inputs, slots, "inputs", space),
+            Region(self.outputs, slots, "outputs", space),
+            Region(self.expected, 1, "expected", space) if expected else None,
+            space.allocate(wanted, "arena") if wanted else None,
+        )
+
     def close_ring(self, ring: int) -> None:
         """Give a ring's memory back."""
         rings = self.rings.pop(ring, None)
         if rings is not None:
-            for region in (rings.inputs, rings.outputs, rings.expected):
-                if region is not None:
-                    region.close()
+            rings.close()
 
     # --- Using it
 
@@ -281,17 +352,26 @@ class Reference:
         return Mixer(sets, elementwise=False)
 
     def estimate_call(self) -> float:
-        """Seconds that one call takes, by the outside clock: the best of a few, once the first calls have warmed it up."""
-        best = float("inf")
+        """Seconds that one call takes, by the outside clock: the best of a few, once the first calls have warmed it up.
+
+        On a device it is the slope over runs of few and many calls: a call may be shorter than the message that starts it.
+        """
+        few, many = (0,), (0,) * (_DEVICE_CALLS if self.space.device.type == "cuda" else 1)
+        best = {len(calls): float("inf") for calls in (few, many)}
         until = time.monotonic() + 0.2
         for number in range(200):
-            start = time.perf_counter()
-            self.runner.run(CHECK_RING, (0,))
-            best = min(best, time.perf_counter() - start)
+            for calls in dict.fromkeys((few, many)):
+                start = time.perf_counter()
+                self.runner.run(CHECK_RING, calls)
+                best[len(calls)] = min(best[len(calls)], time.perf_counter() - start)
             if number >= 5 and time.monotonic() > until:
                 break
-        self.call_seconds = best
-        return best
+        if len(many) == 1:
+            self.call_seconds = best[1]
+        else:
+            slope = (best[len(many)] - best[1]) / (len(many) - 1)
+            self.call_seconds = max(slope, best[len(many)] / len(many) / 4)
+        return self.call_seconds
 
     @property
     def slot_bytes(self) -> int:
@@ -310,6 +390,7 @@ def attach(
     host: Host,
     source: str,
     policy: ProblemPolicy,
+    space: Space,
     seconds: float,
     *,
     name: str = "reference",
@@ -320,10 +401,10 @@ def attach(
     Raises:
         Decided: the problem cannot be loaded, built or called.
     """
-    runner = Runner(name, sock, host, blame=Verdict.PROBLEM_FAULT)
+    runner = Runner(name, sock, host, space, blame=Verdict.PROBLEM_FAULT)
     runner.enter(Stage.PREPARE, seconds, LimitKind.PREPARE_TIME)
-    runner.must(LoadModule(nonce=nonce(), source=source, role="reference"), Done)
-    reference = Reference(runner, policy, None)
+    runner.must(LoadModule(nonce=nonce(), source=source, role="reference", math=policy.math), Done)
+    reference = Reference(runner, policy, space)
     reference.construct()
     reference.describe()
     reference.find_mutated()
@@ -336,6 +417,12 @@ def attach(
     finally:
         host.loud()
     return reference
+
+
+def _rounded(nbytes: int) -> int:
+    """What torch's caching allocator takes for a tensor: large ones have whole segments of their own."""
+    step = 512 if nbytes < 10 << 20 else 2 << 20
+    return (nbytes + step - 1) // step * step
 
 
 def is_inexact(spec: TensorSpec) -> bool:
@@ -354,4 +441,4 @@ def _perturb(tensor: torch.Tensor, generator: torch.Generator) -> None:
     if bool((tensor == 0).all()):
         tensor.copy_((noise - 0.5) * 0.2)
     else:
-        tensor.mul_((noise * 0.5 + 0.75).to(tensor.dtype))
+        tensor.mul_((noise * 0.5 + 0.75).to(tensor.device, tensor.dtype))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kernelevo_evaluator.messages.runner import Command, Reply
     from kernelevo_evaluator.referee.host import Host
+    from kernelevo_evaluator.referee.spaces import Space
 
 R = TypeVar("R")
 
@@ -43,14 +44,19 @@ class RunnerFailed(Exception):
 class Runner:
     """One runner. Failures of a candidate become its verdict; failures of a reference are a `PROBLEM_FAULT`."""
 
-    def __init__(self, name: str, sock: socket.socket, host: Host, *, blame: Verdict | None = None) -> None:
-        """`blame`: the verdict for whatever goes wrong here, in place of the one that would fit a candidate."""
+    def __init__(
+        self, name: str, sock: socket.socket, host: Host, space: Space, *, blame: Verdict | None = None
+    ) -> None:
+        """`space`: where what it is lent lies.
+
+        `blame`: the verdict for whatever goes wrong here, in place of the one that would fit a candidate."""
         self.name = name
         self.stage = Stage.PREPARE
         self.deadline: float | None = None
         self.limit = LimitKind.PREPARE_TIME
         self._channel = Channel(sock, REPLY_LIMIT)
         self._host = host
+        self._space = space
         self._blame = blame
         self.alive = True
         """False once the runner has ended, run out of time or broken the protocol: it is not asked again."""
@@ -60,6 +66,10 @@ class Runner:
         self.stage = stage
         self.limit = limit
         self.deadline = time.monotonic() + seconds
+
+    def spin(self, on: bool) -> None:
+        """Whether to watch for answers without sleeping."""
+        self._channel.spin = on
 
     def close(self) -> None:
         """Close the channel; the sandbox is the server's to end."""
@@ -80,6 +90,8 @@ class Runner:
             Decided: the runner ended, ran out of time, or broke the protocol.
         """
         payload = encode(command)
+        # What the referee wrote into memory that the runner will read is there.
+        self._space.synchronize()
         try:
             self._channel.send(payload, fds, self.deadline)
             if once_sent is not None:

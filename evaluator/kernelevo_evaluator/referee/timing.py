@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.referee.host import Host
     from kernelevo_evaluator.referee.reference import Reference
     from kernelevo_evaluator.referee.runners import Runner
+    from kernelevo_evaluator.referee.spaces import Space
 
 
 class Side(Protocol):
@@ -75,10 +76,10 @@ class Ring:
         return max(1, self.calls // 3)
 
     @staticmethod
-    def choose(call_seconds: float, slot_bytes: int, memory_bytes: int) -> Ring:
-        """A ring for blocks of `BLOCK_SECONDS`, within memory."""
-        most = max(3, min(settings.RING_SLOTS, memory_bytes // slot_bytes))
-        for_time = max(3, round(settings.BLOCK_SECONDS / call_seconds))
+    def choose(call_seconds: float, slot_bytes: int, space: Space) -> Ring:
+        """A ring for blocks of the space's length, within its memory."""
+        most = max(3, min(space.ring_slots, space.ring_bytes // slot_bytes))
+        for_time = max(3, round(space.block_seconds / call_seconds))
         calls = min(most, for_time)
         return Ring(calls, max(1, min(settings.ROUNDS, round(for_time / calls))))
 
@@ -151,10 +152,12 @@ class _Pair:
 class Clock:
     """Times blocks of a side over its ring, each from cold caches."""
 
-    def __init__(self, host: Host, mixer: Mixer, ring: Ring, cache_bytes: int) -> None:
-        """`cache_bytes`: what is swept out before every block, twice as much as the last-level cache holds."""
+    def __init__(self, host: Host, mixer: Mixer, ring: Ring, space: Space) -> None:
+        """Before every block twice as much is swept as the space's last-level cache holds."""
         self._host = host
-        self._sweep = torch.zeros(2 * min(cache_bytes, settings.CACHE_BYTES) // 8, dtype=torch.int64)
+        self._space = space
+        swept = 2 * min(space.cache_bytes, settings.CACHE_BYTES)
+        self._sweep = torch.zeros(swept // 8, dtype=torch.int64, device=space.device)
         self._mixer = mixer
         self.ring = ring
         self._random = random.SystemRandom()
@@ -164,21 +167,27 @@ class Clock:
         """Map the timing ring and call every address once, untimed, on content that is not used again."""
         rings = side.map_ring(TIMING_RING, self.ring.calls)
         self.renew(rings, range(self.ring.calls))
-        side.runner.run(TIMING_RING, range(self.ring.calls))
+        rings.places = side.runner.run(TIMING_RING, range(self.ring.calls)).places
         return rings
 
     def renew(self, rings: Rings, slots: Sequence[int]) -> dict[int, Recipe]:
         """Fill slots with content that no call has seen, and poison their outputs."""
         recipes = {slot: self._mixer.draw() for slot in slots}
+        # Nothing was ever copied into the slots of outputs that lie in an arena.
+        copied = rings.arena is None or not rings.places or min(rings.places) < 0
+        rings.poison_arena()
         for slot, recipe in recipes.items():
             self._mixer.make(recipe, rings.inputs.views(slot))
-            rings.outputs.poison(slot)
+            if copied:
+                rings.outputs.poison(slot)
         return recipes
 
     def sweep(self) -> float:
         """Push everything else out of the caches; returns the microseconds it took, which tell how fast the host is just now."""
+        self._space.synchronize()
         began = time.perf_counter_ns()
         self._sweep.add_(1)
+        self._space.synchronize()
         return (time.perf_counter_ns() - began) / 1000
 
     def content(self, recipe: Recipe) -> list[torch.Tensor]:
@@ -195,16 +204,19 @@ class Clock:
         order = list(range(self.ring.calls))
         start = self._random.randrange(len(order))
         order = (order[start:] + order[:start])[:calls]
-        recipes = {} if side.trusted else self.renew(rings, order)
+        self._rehearse(side, order)
+        recipes = {} if side.trusted and not self._space.renews_all else self.renew(rings, order)
         host = self.sweep()
-        chosen = [self._random.choice(order) for _ in range(settings.SAMPLES)]
+        chosen = [self._random.randrange(len(order)) for _ in range(settings.SAMPLES)]
         while len(self._copies) < len(chosen):
-            self._copies.append(torch.zeros(rings.outputs.layout.nbytes, dtype=torch.uint8))
+            self._copies.append(torch.zeros(rings.outputs.layout.nbytes, dtype=torch.uint8, device=self._space.device))
         began = time.perf_counter_ns()
         try:
             done = side.runner.run(TIMING_RING, order, lambda: self._host.thaw_soon(side.runner.name))
-            for slot, into in zip(chosen, self._copies, strict=False):
-                rings.outputs.copy_out(slot, into)
+            rings.places = done.places
+            for call, into in zip(chosen, self._copies, strict=False):
+                rings.copy_output(call, order[call], into)
+            self._space.synchronize()
             outside = time.perf_counter_ns() - began
         finally:
             self._host.freeze(side.runner.name)
@@ -213,8 +225,19 @@ class Clock:
             outside_us=outside / 1000,
             claimed_us=done.claimed_ns / 1000,
             host_us=host,
-            sampled=[Sampled(recipes[slot], copy.clone(), rings.inputs.copy_out(slot)) for slot, copy in kept],
+            sampled=[
+                Sampled(recipes[order[call]], copy.clone(), rings.inputs.copy_out(order[call])) for call, copy in kept
+            ],
         )
+
+    def _rehearse(self, side: Side, order: Sequence[int]) -> None:
+        """A few calls on content that the side knows already; it is frozen again before new content is written."""
+        calls = list(order[: self._space.rehearsed])
+        if calls:
+            try:
+                side.runner.run(TIMING_RING, calls, lambda: self._host.thaw_soon(side.runner.name))
+            finally:
+                self._host.freeze(side.runner.name)
 
 
 class Overhead:
@@ -364,7 +387,8 @@ class Session:
             claimed += block.claimed_us / rounds
             host += block.host_us / rounds
             self._check(block.sampled)
-        return Measured(outside, claimed, outside / host)
+        # A GPU keeps its own pace, and a sweep of its cache is too short to tell it.
+        return Measured(outside, claimed, outside / (host if self.reference.space.device.type == "cpu" else 1.0))
 
     def _check(self, sampled: Sequence[Sampled]) -> None:
         """Timed calls are checked calls."""

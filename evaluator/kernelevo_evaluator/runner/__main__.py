@@ -1,4 +1,4 @@
-"""Entry of a runner: import torch, say so, then serve commands on the descriptor named by the first argument."""
+"""Entry of a runner: import torch, open the device, say so, then serve commands on the descriptor named by the first argument."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import sys
 
 
 def main() -> None:
-    """Serve until the channel closes. Arguments: the channel's descriptor, the number of torch's threads."""
+    """Serve until the channel closes.
+
+    Arguments: the channel's descriptor, the number of torch's threads, "cpu" or "cuda", the core to launch kernels from or "-".
+    """
     import torch
 
     from kernelevo_evaluator.channel import Channel
@@ -18,7 +21,15 @@ def main() -> None:
     torch.set_num_threads(int(sys.argv[2]))
     torch.set_num_interop_threads(1)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), COMMAND_LIMIT)
-    Harness(channel).serve()
+    device = torch.device(sys.argv[3])
+    if device.type == "cuda":
+        from kernelevo_evaluator.runner.warming import warm
+
+        warm()
+    if sys.argv[4] != "-":
+        # This thread alone: torch's and the driver's have the lane's other cores.
+        os.sched_setaffinity(0, {int(sys.argv[4])})
+    Harness(channel, device).serve()
     # Skip interpreter shutdown: a candidate's threads and destructors have no say in how a runner ends.
     os._exit(0)
 

@@ -37,10 +37,10 @@ from kernelevo_evaluator.runner.modules import failed, import_source
 from kernelevo_evaluator.runner.rings import Ring, WrongInterface
 from kernelevo_evaluator.runner.values import (
     DTYPES,
+    Shared,
     ValueUnsupported,
     flatten,
     layout_of,
-    map_shared,
     unflatten,
     views,
 )
@@ -52,13 +52,15 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.channel import Channel
     from kernelevo_evaluator.messages.layout import Node
     from kernelevo_evaluator.messages.runner import Command, Reply
+    from kernelevo_evaluator.runner.arena import Arena
 
 
 class Harness:
     """One module, its model and its rings."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, device: torch.device) -> None:
         self._channel = channel
+        self._device = device
         self._module: ModuleType | None = None
         self._name = ""
         self._reference = False
@@ -73,6 +75,7 @@ class Harness:
         self._pending: Any = None
         self._pending_tensors: list[torch.Tensor] = []
         self._rings: dict[int, Ring] = {}
+        self._held: list[Any] = []
 
     def serve(self) -> None:
         """Answer commands until the channel closes."""
@@ -90,64 +93,80 @@ class Harness:
                 for fd in fds:
                     os.close(fd)
             self._channel.send(encode(reply))
+            self._held = []
 
     def _answer(self, command: Command, fds: Sequence[int]) -> Reply:
-        kind = "runtime"
+        kind = (
+            "import"
+            if isinstance(command, LoadModule)
+            else "construct"
+            if isinstance(command, Construct)
+            else "runtime"
+        )
         try:
-            if isinstance(command, Run):
-                return self._run(command)
-            if isinstance(command, RunExpected):
-                return self._run_expected(command)
-            if isinstance(command, MapRing):
-                self._rings[command.ring] = Ring(command, fds)
-                return Done(nonce=command.nonce)
-            if isinstance(command, MakeInputs):
-                return self._make_inputs(command)
-            if isinstance(command, StoreInputs):
-                for view, tensor in zip(
-                    self._rings[command.ring].inputs[command.slot], self._pending_tensors, strict=True
-                ):
-                    view.copy_(tensor)
-                return Done(nonce=command.nonce)
-            if isinstance(command, LoadWeights):
-                return self._load_weights(command, fds)
-            if isinstance(command, StoreWeights):
-                layout = layout_of(flatten(list(self._state))[0], self._state)
-                for view, tensor in zip(views(layout, map_shared(fds[0], layout.nbytes), 0), self._state, strict=True):
-                    view.copy_(tensor)
-                if len(fds) > 1:
-                    layout = layout_of(flatten(self._init)[0], self._init_tensors)
-                    memory = map_shared(fds[1], layout.nbytes)
-                    for view, tensor in zip(views(layout, memory, 0), self._init_tensors, strict=True):
-                        view.copy_(tensor)
-                return Done(nonce=command.nonce)
-            if isinstance(command, DescribeOutputs):
-                return self._describe(command)
-            if isinstance(command, CompileModel):
-                assert self._model is not None
-                self._call = torch.compile(self._model)
-                return Done(nonce=command.nonce)
-            if isinstance(command, Construct):
-                kind = "construct"
-                return self._construct(command, fds)
-            if isinstance(command, LoadModule):
-                kind = "import"
-                return self._load_module(command)
-            return Failed(
-                nonce=command.nonce, kind="unsupported", error="Protocol", message="not a command of a runner"
-            )
+            reply = self._carry_out(command, fds)
+            # What was started on a device is done, and what went wrong on it is known, before the answer.
+            self._synchronize()
+            return reply
         except (WrongInterface, ValueUnsupported) as error:
             return failed(command.nonce, "interface", error, self._name)
-        except MemoryError as error:
+        except (MemoryError, torch.OutOfMemoryError) as error:
             return failed(command.nonce, "memory", error, self._name)
         except SyntaxError as error:
             return failed(command.nonce, "syntax" if kind == "import" else kind, error, self._name)
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a candidate are its errors, not our end
             return failed(command.nonce, kind, error, self._name)
 
+    def _carry_out(self, command: Command, fds: Sequence[int]) -> Reply:
+        if isinstance(command, Run):
+            return self._run(command)
+        if isinstance(command, RunExpected):
+            return self._run_expected(command)
+        if isinstance(command, MapRing):
+            self._map_ring(command, fds)
+            return Done(nonce=command.nonce)
+        if isinstance(command, MakeInputs):
+            return self._make_inputs(command)
+        if isinstance(command, StoreInputs):
+            for view, tensor in zip(self._rings[command.ring].inputs[command.slot], self._pending_tensors, strict=True):
+                view.copy_(tensor)
+            return Done(nonce=command.nonce)
+        if isinstance(command, LoadWeights):
+            return self._load_weights(command, fds)
+        if isinstance(command, StoreWeights):
+            layout = layout_of(flatten(list(self._state))[0], self._state)
+            for view, tensor in zip(
+                views(layout, Shared(fds[0], layout.nbytes, self._device), 0), self._state, strict=True
+            ):
+                view.copy_(tensor)
+            if len(fds) > 1:
+                layout = layout_of(flatten(self._init)[0], self._init_tensors)
+                memory = Shared(fds[1], layout.nbytes, self._device)
+                for view, tensor in zip(views(layout, memory, 0), self._init_tensors, strict=True):
+                    view.copy_(tensor)
+            return Done(nonce=command.nonce)
+        if isinstance(command, DescribeOutputs):
+            return self._describe(command)
+        if isinstance(command, CompileModel):
+            assert self._model is not None
+            self._call = torch.compile(self._model)
+            return Done(nonce=command.nonce)
+        if isinstance(command, Construct):
+            return self._construct(command, fds)
+        if isinstance(command, LoadModule):
+            return self._load_module(command)
+        return Failed(nonce=command.nonce, kind="unsupported", error="Protocol", message="not a command of a runner")
+
+    def _map_ring(self, command: MapRing, fds: Sequence[int]) -> None:
+        earlier = self._rings.pop(command.ring, None)
+        if earlier is not None:
+            earlier.close()
+        self._rings[command.ring] = Ring(command, fds, self._device)
+
     def _load_module(self, command: LoadModule) -> Reply:
         if command.interpreter:
             os.environ["TRITON_INTERPRET"] = "1"
+        _pin(command.math)
         self._reference = command.role == "reference"
         self._name = "problem" if self._reference else "candidate"
         load_inline.install(self._channel, command.nonce)
@@ -167,20 +186,22 @@ class Harness:
             _seed(command.seed)
             make = getattr(self._module, "get_init_inputs", None)
             self._init = list(make()) if make is not None else []
-            tree, self._init_tensors = flatten(self._init, "get_init_inputs()")
+            tree, made = flatten(self._init, "get_init_inputs()")
+            self._init_tensors = [tensor.to(self._device) for tensor in made]
             init = layout_of(tree, self._init_tensors)
             _seed(command.seed)
             model = self._module.Model(*self._init)
         else:
             init = None
             assert command.init is not None
-            memory = map_shared(fds[0], command.init.nbytes)
-            tensors = [view.clone() for view in views(command.init, memory, 0)]
+            memory = Shared(fds[0], command.init.nbytes, self._device)
+            # As the reference's get_init_inputs() gives them: on the host.
+            tensors = [view.to("cpu", copy=True) for view in views(command.init, memory, 0)]
             _seed(command.seed)
             model = self._module.ModelNew(*unflatten(command.init.tree, tensors))
         if not isinstance(model, torch.nn.Module):
             raise WrongInterface(f"{'Model' if self._reference else 'ModelNew'} is not a torch.nn.Module")
-        self._model = model.to(self._dtype).eval()
+        self._model = model.to(self._device, self._dtype).eval()
         self._call = self._model
         state = self._model.state_dict() if self._reference else {}
         self._state = [tensor.detach() for tensor in state.values()]
@@ -207,7 +228,7 @@ class Harness:
 
     def _load_weights(self, command: LoadWeights, fds: Sequence[int]) -> Reply:
         assert self._model is not None
-        memory = map_shared(fds[0], command.layout.nbytes)
+        memory = Shared(fds[0], command.layout.nbytes, self._device)
         state = dict(zip(command.names, (v.clone() for v in views(command.layout, memory, 0)), strict=True))
         packer = getattr(self._model, "load_reference_state", None)
         if packer is not None:
@@ -226,7 +247,9 @@ class Harness:
         _seed(command.seed)
         made = list(self._module.get_inputs())
         tree, tensors = flatten(made, "get_inputs()")
-        self._pending_tensors = [_transform(t, self._dtype, command.scale, command.shift) for t in tensors]
+        self._pending_tensors = [
+            _transform(t.to(self._device), self._dtype, command.scale, command.shift) for t in tensors
+        ]
         self._pending = unflatten(tree, self._pending_tensors)
         return Described(nonce=command.nonce, layout=layout_of(tree, self._pending_tensors))
 
@@ -259,10 +282,34 @@ class Harness:
     def _run(self, command: Run) -> Reply:
         ring = self._rings[command.ring]
         call, arguments, store = self._call, ring.arguments, ring.store
+        if ring.arena is not None:
+            return self._run_in_arena(command, ring, ring.arena)
         start = time.perf_counter_ns()
         for slot in command.slots:
             store(call(*arguments[slot]), slot)
+        self._synchronize()
         return Done(nonce=command.nonce, claimed_ns=max(0, time.perf_counter_ns() - start))
+
+    def _run_in_arena(self, command: Run, ring: Ring, arena: Arena) -> Reply:
+        call, arguments, place = self._call, ring.arguments, ring.place
+        taken: set[int] = set()
+        places: list[int] = []
+        results = []
+        with arena.using():
+            start = time.perf_counter_ns()
+            for slot in command.slots:
+                result = call(*arguments[slot])
+                # Held until the block is over, so that no later call is given the same memory.
+                results.append(result)
+                place(result, slot, taken, places)
+            self._synchronize()
+            # Until the answer is sent: what it takes to give them back is no part of the calls.
+            self._held = results
+        return Done(nonce=command.nonce, claimed_ns=max(0, time.perf_counter_ns() - start), places=tuple(places))
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
 
     def _run_expected(self, command: RunExpected) -> Reply:
         ring = self._rings[command.ring]
@@ -279,6 +326,13 @@ class Harness:
 
 def _no_model(*_: Any) -> Any:
     raise RuntimeError("no model was constructed")
+
+
+def _pin(math: str) -> None:
+    """Set the switches that decide how float32 products are computed, as the problem's policy says."""
+    allowed = math == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _seed(seed: int) -> None:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelevo_evaluator.messages.layout import DictNode, ListNode, TensorLeaf, TupleNode
-from kernelevo_evaluator.runner.values import DTYPES, map_shared, unflatten, views
+from kernelevo_evaluator.runner.values import DTYPES, Shared, unflatten, views
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kernelevo_evaluator.messages.layout import Node, TensorSpec
     from kernelevo_evaluator.messages.runner import MapRing
+    from kernelevo_evaluator.runner.arena import Arena
+
+    Put = Callable[[Any, torch.Tensor, TensorSpec, str, int], None]
 
 
 class WrongInterface(Exception):
@@ -23,24 +26,71 @@ class WrongInterface(Exception):
 class Ring:
     """Slots of one shape. `arguments[i]` alias slot i's inputs, `outputs[i]` its outputs."""
 
-    def __init__(self, message: MapRing, fds: Sequence[int]) -> None:
+    def __init__(self, message: MapRing, fds: Sequence[int], device: torch.device) -> None:
         self.mutated = message.mutated
         tree = message.outputs.tree
         if self.mutated:
             assert isinstance(tree, TupleNode)
             tree = tree.items[0]
         self._tree = tree
-        inputs = map_shared(fds[0], message.slots * message.inputs.nbytes)
-        outputs = map_shared(fds[1], message.slots * message.outputs.nbytes)
+        inputs = Shared(fds[0], message.slots * message.inputs.nbytes, device)
+        outputs = Shared(fds[1], message.slots * message.outputs.nbytes, device)
         self.inputs = [views(message.inputs, inputs, slot) for slot in range(message.slots)]
         self.outputs = [views(message.outputs, outputs, slot) for slot in range(message.slots)]
         self.arguments: list[list[Any]] = [list(unflatten(message.inputs.tree, tensors)) for tensors in self.inputs]
         self.expected: list[list[torch.Tensor]] = []
         if message.expected is not None:
-            memory = map_shared(fds[2], message.expected_slots * message.expected.nbytes)
+            memory = Shared(fds[2], message.expected_slots * message.expected.nbytes, device)
             self.expected = [views(message.expected, memory, slot) for slot in range(message.expected_slots)]
         self._specs = message.outputs.tensors
         self._single = isinstance(tree, TensorLeaf)
+        self.arena: Arena | None = None
+        if message.arena_bytes:
+            from kernelevo_evaluator.device_memory import Block
+            from kernelevo_evaluator.runner.arena import Arena
+
+            self.arena = Arena(Block.attach(fds[-1], message.arena_bytes))
+
+    def close(self) -> None:
+        """Give its memory back, as far as the model holds none of it."""
+        self.inputs, self.outputs, self.arguments, self.expected = [], [], [], []
+        if self.arena is not None:
+            self.arena.close()
+
+    def place(self, result: Any, slot: int, taken: set[int], places: list[int]) -> None:
+        """Note where in the arena a model's outputs lie; what lies elsewhere is copied into the slot.
+
+        `taken`: addresses that earlier calls of the block returned; `places` gets one entry for each output, -1 for a copy.
+
+        Raises:
+            WrongInterface: as `store`.
+        """
+        assert self.arena is not None
+        views_of_slot = self.outputs[slot]
+        if self._single:
+            places.append(self._place(result, views_of_slot[0], self._specs[0], "the output", taken))
+        else:
+            found: list[int] = [-1] * len(views_of_slot)
+
+            def put(value: Any, view: torch.Tensor, spec: TensorSpec, where: str, index: int) -> None:
+                found[index] = self._place(value, view, spec, where, taken)
+
+            _each(self._tree, result, views_of_slot, self._specs, "the output", put)
+            places += found
+        first = len(views_of_slot) - len(self.mutated)
+        for k, index in enumerate(self.mutated):
+            views_of_slot[first + k].copy_(self.inputs[slot][index])
+
+    def _place(self, value: Any, view: torch.Tensor, spec: TensorSpec, where: str, taken: set[int]) -> int:
+        _check(value, view, spec, where)
+        pointer: int = value.data_ptr()
+        assert self.arena is not None
+        offset = self.arena.offset(pointer, spec.nbytes)
+        if offset is None or pointer in taken or value.stride() != spec.stride:
+            view.copy_(value)
+            return -1
+        taken.add(pointer)
+        return offset
 
     def store(self, result: Any, slot: int) -> None:
         """Copy a model's result into an output slot.
@@ -52,13 +102,13 @@ class Ring:
         if self._single:
             _copy(result, views_of_slot[0], self._specs[0], "the output")
         else:
-            _store(self._tree, result, views_of_slot, self._specs, "the output")
+            _each(self._tree, result, views_of_slot, self._specs, "the output", _copy_at)
         first = len(views_of_slot) - len(self.mutated)
         for k, index in enumerate(self.mutated):
             views_of_slot[first + k].copy_(self.inputs[slot][index])
 
 
-def _copy(value: Any, view: torch.Tensor, spec: TensorSpec, where: str) -> None:
+def _check(value: Any, view: torch.Tensor, spec: TensorSpec, where: str) -> None:
     if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
         raise WrongInterface(f"{where} is a {type(value).__module__}.{type(value).__qualname__}, not a torch.Tensor")
     if value.layout is not torch.strided or value.device != view.device:
@@ -70,22 +120,31 @@ def _copy(value: Any, view: torch.Tensor, spec: TensorSpec, where: str) -> None:
     if value.data_ptr() == view.data_ptr() and spec.numel:
         # The copy into the slot is a part of every call's time: a model that writes there itself would be spared it.
         raise WrongInterface(f"{where} lies in the evaluator's own memory; return a tensor of the model's own")
+
+
+def _copy(value: Any, view: torch.Tensor, spec: TensorSpec, where: str) -> None:
+    _check(value, view, spec, where)
     view.copy_(value)
 
 
-def _store(node: Node, value: Any, slot: list[torch.Tensor], specs: Sequence[TensorSpec], where: str) -> None:
+def _copy_at(value: Any, view: torch.Tensor, spec: TensorSpec, where: str, index: int) -> None:
+    _copy(value, view, spec, where)
+
+
+def _each(node: Node, value: Any, slot: list[torch.Tensor], specs: Sequence[TensorSpec], where: str, put: Put) -> None:
+    """Hand every tensor of a nested result to `put`, with its place in the slot."""
     if isinstance(node, TensorLeaf):
-        _copy(value, slot[node.index], specs[node.index], where)
+        put(value, slot[node.index], specs[node.index], where, node.index)
     elif isinstance(node, ListNode | TupleNode):
         if not isinstance(value, list | tuple) or len(value) != len(node.items):
             raise WrongInterface(f"{where} is {_describe(value)}, not a sequence of {len(node.items)}")
         for i, (item, part) in enumerate(zip(node.items, value, strict=True)):
-            _store(item, part, slot, specs, f"{where}[{i}]")
+            _each(item, part, slot, specs, f"{where}[{i}]", put)
     elif isinstance(node, DictNode):
         if not isinstance(value, dict) or set(value) != set(node.keys):
             raise WrongInterface(f"{where} is {_describe(value)}, not a dict with the keys {', '.join(node.keys)}")
         for key, item in zip(node.keys, node.items, strict=True):
-            _store(item, value[key], slot, specs, f"{where}[{key!r}]")
+            _each(item, value[key], slot, specs, f"{where}[{key!r}]", put)
 
 
 def _describe(value: Any) -> str:

@@ -23,7 +23,10 @@ from kernelevo_evaluator.messages.layout import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kernelevo_evaluator.device_memory import Block
+
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_SIZE}
+_HOST = torch.device("cpu")
 NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -129,20 +132,36 @@ def layout_of(tree: Node, tensors: Sequence[torch.Tensor]) -> Layout:
     return Layout(tree=tree, tensors=tuple(specs), nbytes=max(PAGE, (offset + PAGE - 1) // PAGE * PAGE))
 
 
-def map_shared(fd: int, nbytes: int) -> mmap.mmap:
-    """Map a memfd, readable and writable."""
-    return mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+class Shared:
+    """Memory that the referee lent, mapped readable and writable."""
+
+    def __init__(self, fd: int, nbytes: int, device: torch.device = _HOST) -> None:
+        self.device = device
+        self._block: Block | None = None
+        if device.type == "cuda":
+            from kernelevo_evaluator.device_memory import Block
+
+            self._block = Block.attach(fd, nbytes)
+        else:
+            self._map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def flat(self, offset: int, nbytes: int) -> torch.Tensor:
+        """Some of it as uint8 [nbytes], with a storage of its own: a model sees of it what its tensor says, and no more."""
+        if self._block is not None:
+            tensor: torch.Tensor = torch.as_tensor(self._block.part(offset, nbytes), device=self.device)
+            return tensor
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=nbytes, offset=offset)
 
 
-def views(layout: Layout, memory: mmap.mmap, slot: int) -> list[torch.Tensor]:
+def views(layout: Layout, memory: Shared, slot: int) -> list[torch.Tensor]:
     """Tensors that alias one slot of shared memory."""
     base = slot * layout.nbytes
     result = []
     for spec in layout.tensors:
         dtype = DTYPES[spec.dtype]
         if spec.nbytes == 0:
-            result.append(torch.empty_strided(spec.shape, spec.stride, dtype=dtype))
+            result.append(torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=memory.device))
             continue
-        flat = torch.frombuffer(memory, dtype=dtype, count=spec.numel, offset=base + spec.offset)
+        flat = memory.flat(base + spec.offset, spec.nbytes).view(dtype)
         result.append(flat.as_strided(spec.shape, spec.stride))
     return result

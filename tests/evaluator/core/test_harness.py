@@ -69,7 +69,7 @@ class Session:
     def __init__(self):
         ours, theirs = socket_pair()
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kernelevo_evaluator.runner", str(theirs.fileno()), "1"],
+            [sys.executable, "-P", "-m", "kernelevo_evaluator.runner", str(theirs.fileno()), "1", "cpu", "-"],
             pass_fds=(theirs.fileno(),),
             stdout=subprocess.DEVNULL,
         )

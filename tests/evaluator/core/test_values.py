@@ -16,10 +16,10 @@ from kernelevo_evaluator.messages.runner import Described, decode_reply
 from kernelevo_evaluator.referee.buffers import Region, shaped, tensors_of
 from kernelevo_evaluator.runner.values import (
     DTYPES,
+    Shared,
     ValueUnsupported,
     flatten,
     layout_of,
-    map_shared,
     unflatten,
     views,
 )
@@ -31,7 +31,7 @@ def cross(value):
     layout = decode_reply(encode(Described(nonce=1, layout=layout_of(tree, tensors)))).layout
     region = Region(layout, 3, "test")
     try:
-        for view, tensor in zip(views(layout, map_shared(region.fd, 3 * layout.nbytes), 1), tensors, strict=True):
+        for view, tensor in zip(views(layout, Shared(region.fd, 3 * layout.nbytes), 1), tensors, strict=True):
             view.copy_(tensor)
         flat = tensors_of(layout, region.copy_out(1))
         return unflatten(layout.tree, [shaped(f, s) for f, s in zip(flat, layout.tensors, strict=True)])

@@ -1,0 +1,196 @@
+"""NVIDIA GPUs as devices: found through NVML, which needs no context on them, and named by what a sandbox has to be given."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelevo_api.types import ArithmeticRate, CheckedOn, Device, DeviceKind, Language, LanguageSupport
+from kernelevo_sandbox.gpu import nvidia_devices
+
+if TYPE_CHECKING:
+    from kernelevo_evaluator.messages.referee import MachineFacts
+
+
+class NoGpu(Exception):
+    """No usable GPU; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of this host."""
+
+    uuid: str
+    """As CUDA_VISIBLE_DEVICES takes it."""
+    name: str
+    minor: int
+    memory_bytes: int
+    driver: str
+    cpus: frozenset[int]
+    """Cores that are near to it; empty where the host does not say."""
+
+    @property
+    def nodes(self) -> tuple[Path, ...]:
+        """Device nodes that a sandbox needs for it, and for no other one."""
+        return nvidia_devices(self.minor)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process must be told to use it, and it alone."""
+        environment = {
+            "CUDA_VISIBLE_DEVICES": self.uuid,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            # torch asks NVML whether there is a device: a fork after that can still use CUDA.
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+            "CUDA_CACHE_PATH": "/tmp/cuda",
+        }
+        for name in ("LD_LIBRARY_PATH", "CUDA_HOME"):
+            if os.environ.get(name):
+                environment[name] = os.environ[name]
+        home = cuda_home()
+        if home is not None:
+            environment["CUDA_HOME"] = str(home)
+            environment["PATH"] = f"{home / 'bin'}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+        return environment
+
+
+def cuda_home() -> Path | None:
+    """Where CUDA's compiler is installed: $CUDA_HOME, or the folder of the nvcc on PATH, or /usr/local/cuda."""
+    candidates = [Path(os.environ["CUDA_HOME"])] if os.environ.get("CUDA_HOME") else []
+    found = shutil.which("nvcc")
+    if found is not None:
+        candidates.append(Path(found).parent.parent)
+    candidates.append(Path("/usr/local/cuda"))
+    return next((path for path in candidates if (path / "bin" / "nvcc").is_file()), None)
+
+
+def nvcc_version() -> str:
+    """What CUDA's compiler says of itself, e.g. "13.0"; empty without one."""
+    home = cuda_home()
+    if home is None:
+        return ""
+    said = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, text=True, timeout=30).stdout
+    match = re.search(r"release ([0-9.]+)", said)
+    return match[1] if match else ""
+
+
+def find_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of this host that a process may use, in the order of their bus; CUDA_VISIBLE_DEVICES narrows them.
+
+    Raises:
+        NoGpu: NVML or the driver is missing, or shows none.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NoGpu("nvidia-ml-py is not installed: pip install 'kernelevo[cuda]'") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NoGpu(f"NVML does not answer ({error}): is the NVIDIA driver installed?") from error
+    try:
+        gpus = tuple(_describe(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+    except pynvml.NVMLError as error:
+        raise NoGpu(f"NVML: {error}") from error
+    finally:
+        pynvml.nvmlShutdown()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        asked = [name.strip() for name in visible.split(",") if name.strip()]
+        gpus = tuple(g for index, g in enumerate(gpus) if any(_names(one, index, g.uuid) for one in asked))
+    if not gpus:
+        raise NoGpu("NVML shows no GPU (or CUDA_VISIBLE_DEVICES hides them all)")
+    return gpus
+
+
+def _names(asked: str, index: int, uuid: str) -> bool:
+    return asked == str(index) or (len(asked) > 4 and uuid.startswith(asked))
+
+
+def _describe(pynvml: Any, index: int) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    cpus: frozenset[int] = frozenset()
+    try:
+        words = pynvml.nvmlDeviceGetCpuAffinity(handle, (os.cpu_count() or 1) // 64 + 1)
+        cpus = frozenset(64 * w + bit for w, word in enumerate(words) for bit in range(64) if word >> bit & 1)
+    except pynvml.NVMLError:
+        pass  # not every host says
+    return Gpu(
+        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        minor=pynvml.nvmlDeviceGetMinorNumber(handle),
+        memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        driver=_text(pynvml.nvmlSystemGetDriverVersion()),
+        cpus=cpus,
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def gpu_device(gpu: Gpu, cpus: frozenset[int], facts: MachineFacts) -> Device:
+    """One GPU, with what the lane's referee measured on it."""
+    assert facts.gpu is not None
+    return Device(
+        id=gpu.uuid,
+        kind=DeviceKind.CUDA,
+        name=gpu.name,
+        architecture=facts.gpu.architecture,
+        multiprocessors=facts.gpu.multiprocessors,
+        shared_memory_per_block_bytes=facts.gpu.shared_memory_per_block_bytes,
+        shared_memory_per_multiprocessor_bytes=facts.gpu.shared_memory_per_multiprocessor_bytes,
+        registers_per_multiprocessor=facts.gpu.registers_per_multiprocessor,
+        l2_bytes=facts.cache_bytes,
+        memory_bytes=facts.gpu.memory_bytes,
+        measured_bandwidth_gb_per_s=facts.copy_gb_per_s,
+        measured_rates=tuple(ArithmeticRate(dtype=dtype, tflop_per_s=rate) for dtype, rate in facts.rates.items()),
+        driver_version=gpu.driver,
+        healthy=True,
+        cpus=tuple(sorted(cpus)),
+    )
+
+
+def share_cpus(gpus: tuple[Gpu, ...], usable: frozenset[int]) -> tuple[frozenset[int], ...]:
+    """Cores for each GPU's lane: of those near to it, its share among the GPUs that are near to the same ones."""
+    shares: list[frozenset[int]] = []
+    for gpu in gpus:
+        near = (gpu.cpus & usable) or usable
+        neighbours = [other for other in gpus if ((other.cpus & usable) or usable) & near]
+        ordered, place, count = sorted(near), neighbours.index(gpu), len(neighbours)
+        mine = ordered[place * len(ordered) // count : (place + 1) * len(ordered) // count]
+        shares.append(frozenset(mine or ordered))
+    return tuple(shares)
+
+
+def gpu_languages(*, nvcc: bool, triton: bool, pycuda: bool, cute: bool) -> tuple[LanguageSupport, ...]:
+    """The languages that a host with GPUs takes, by what is installed on it."""
+    notes = [
+        (Language.TORCH, True, "Plain torch operators on the GPU."),
+        (
+            Language.TRITON,
+            triton,
+            "tl.dot uses TF32 unless told input_precision='ieee'; compiled at the first call, untimed.",
+        ),
+        (
+            Language.CUDA_INLINE,
+            nvcc,
+            "torch's load_inline with cuda_sources; built for this device's architecture alone, in a sandbox, and cached.",
+        ),
+        (
+            Language.PYCUDA,
+            pycuda and nvcc,
+            "pycuda.compiler.SourceModule on torch's primary context: import pycuda.autoprimaryctx, pass tensor.data_ptr().",
+        ),
+        (Language.CUTE, cute, "CuTe DSL (nvidia-cutlass-dsl)."),
+    ]
+    return tuple(
+        LanguageSupport(language=language, device_kind=DeviceKind.CUDA, checked_on=CheckedOn.DEVICE, notes=note)
+        for language, available, note in notes
+        if available
+    )
