@@ -18,7 +18,7 @@ from kernelevo_evaluator.messages.layout import Layout  # noqa: TC001 - msgspec 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 _Text = Annotated[str, msgspec.Meta(max_length=16384)]
 _Line = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
-_Places = Annotated[tuple[Annotated[int, msgspec.Meta(ge=-1, lt=1 << 48)], ...], msgspec.Meta(max_length=1 << 15)]
+_Places = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)], ...], msgspec.Meta(max_length=1 << 15)]
 _Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 
 
@@ -106,12 +106,31 @@ class MapRing(msgspec.Struct, frozen=True, tag="map"):
     arena_bytes: int = 0
 
 
+class CloseRing(msgspec.Struct, frozen=True, tag="close_ring"):
+    """Give a ring's memory back."""
+
+    nonce: int
+    ring: int
+
+
 class Run(msgspec.Struct, frozen=True, tag="run"):
-    """Call the model on these slots in this order and copy each result into its output slot."""
+    """Call the model on these slots in this order and copy each result into its output slot.
+
+    `replay`: in place of calls, replay the graph that was captured of as many calls, which are those on the first slots.
+    """
 
     nonce: int
     ring: int
     slots: tuple[int, ...]
+    replay: bool = False
+
+
+class CaptureCalls(msgspec.Struct, frozen=True, tag="capture"):
+    """Capture calls on the ring's first slots in a CUDA graph. The ring has an arena."""
+
+    nonce: int
+    ring: int
+    calls: int
 
 
 class RunExpected(msgspec.Struct, frozen=True, tag="run_expected"):
@@ -148,6 +167,8 @@ Command = (
     | DescribeOutputs
     | MapRing
     | Run
+    | CaptureCalls
+    | CloseRing
     | RunExpected
     | CompileModel
     | BuildReply
@@ -166,7 +187,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", forbid_unknown_fields=True
 class Done(msgspec.Struct, frozen=True, tag="done", forbid_unknown_fields=True):
     """The command was carried out. `claimed_ns`: by the runner's own clock.
 
-    `places`: of a run over a ring with an arena, where each output of each call lies there, in bytes; -1: it is in its slot.
+    `places`: of a run over a ring with an arena, where each output of each call lies there, in bytes.
     """
 
     nonce: int

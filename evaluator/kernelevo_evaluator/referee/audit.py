@@ -26,7 +26,7 @@ from kernelevo_evaluator.referee.classes import DECLARED, SCALED, InputClass, sh
 from kernelevo_evaluator.referee.compare import budget_from, compare, honest_error
 from kernelevo_evaluator.referee.effort import CACHE_BYTES, PLANS
 from kernelevo_evaluator.referee.outcome import Decided
-from kernelevo_evaluator.referee.reference import is_inexact, same_bits
+from kernelevo_evaluator.referee.reference import TIMING_RING, is_inexact, same_bits
 from kernelevo_evaluator.referee.statistics import median_ratio
 from kernelevo_evaluator.referee.timing import Clock, Overhead, Ring
 
@@ -261,7 +261,8 @@ class Audit:
     def _eager(self, ring: Ring) -> Baseline:
         """The reference as it is, in microseconds a call, overhead subtracted."""
         clock = Clock(self._host, self._reference.make_mixer(), ring, self._reference.space)
-        rings = clock.prepare(self._reference)
+        clock.map([self._reference])
+        rings = self._reference.rings[TIMING_RING]
         overhead = Overhead(ring)
         blocks = []
         self._host.quiet()
@@ -279,6 +280,7 @@ class Audit:
             self._host.drop_switch(name)
             self._host.thaw(name)
             self._host.loud()
+        clock.release(self._reference)
         interval = median_ratio([(block - overhead.block_us) / ring.calls for block in blocks])
         return Baseline(kind=BaselineKind.EAGER, median_us=interval.value, low_us=interval.low, high_us=interval.high)
 

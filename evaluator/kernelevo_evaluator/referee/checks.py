@@ -63,6 +63,11 @@ class Subject:
         self.rings: dict[int, Rings] = {}
         self.findings: list[Finding] = []
 
+    @property
+    def may_replay(self) -> bool:
+        """As the reference's."""
+        return self.reference.may_replay
+
     def construct(self) -> None:
         """Build ModelNew with the reference's init inputs and give it the reference's weights."""
         weights = self.reference.weights

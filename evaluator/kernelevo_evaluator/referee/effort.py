@@ -47,13 +47,16 @@ RING_BYTES = 512 << 20
 """Most memory for one side's ring of inputs and outputs."""
 RING_SLOTS = 192
 """Most slots in a ring."""
-DEVICE_BLOCK_SECONDS = 0.012
+DEVICE_BLOCK_SECONDS = 0.020
 """The same on a GPU, whose pace is steadier."""
 DEVICE_REHEARSED = 8
 """Calls on old content just before each block."""
 DEVICE_RING_SLOTS = 1024
-DEVICE_RING_SHARE = 0.12
-"""Share of a GPU's memory that one side's ring may take; its arena takes as much again."""
+DEVICE_RING_SHARE = 0.15
+"""Share of a GPU's memory that one side's ring may take, its outputs included."""
+REPLAY_BELOW_SECONDS = 100e-6
+"""Calls of the reference that are shorter are replayed from CUDA graphs, where both sides can be captured: what would be timed
+otherwise is how fast a process launches."""
 SAMPLES = 2
 """Slots of every candidate block that are copied out before the clock stops, and compared afterwards."""
 PROCESS_SPREAD = 0.005

@@ -21,7 +21,7 @@ from kernelevo_evaluator.referee.checks import Subject, Tally, require_evidence
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, shape_class, sizes_of
 from kernelevo_evaluator.referee.machine import FLOOR_MARGIN
 from kernelevo_evaluator.referee.outcome import Decided, Outcome
-from kernelevo_evaluator.referee.reference import CHECK_RING, Reference, attach
+from kernelevo_evaluator.referee.reference import CHECK_RING, TIMING_RING, Reference, attach
 from kernelevo_evaluator.referee.runners import Runner
 from kernelevo_evaluator.referee.timing import Clock, Ring, Session, timing_of
 
@@ -289,7 +289,8 @@ class Evaluation:
             Stage.TIME,
             f"blocks of {clock.ring.calls} calls, each on inputs that no call has seen",
         )
-        baseline_rings = clock.prepare(baseline)
+        sides = list({side.runner.name: side for side in (subject, baseline, reference)}.values())
+        clock.map(sides)
         session = Session(
             host=self._host,
             reference=reference,
@@ -297,11 +298,10 @@ class Evaluation:
             baseline=baseline,
             clock=clock,
             plan=self._plan,
-            rings=clock.prepare(subject),
-            baseline_rings=baseline_rings,
-            reference_rings=baseline_rings if baseline is reference else clock.prepare(reference),
+            rings=subject.rings[TIMING_RING],
+            baseline_rings=baseline.rings[TIMING_RING],
+            reference_rings=reference.rings[TIMING_RING],
         )
-        sides = {side.runner.name: side for side in (subject, baseline, reference)}.values()
         self._host.quiet()
         try:
             for side in sides:
@@ -319,6 +319,8 @@ class Evaluation:
                 self._host.drop_switch(side.runner.name)
                 self._host.thaw(side.runner.name)
             self._host.loud()
+        for side in (reference, baseline):
+            clock.release(side)
         timing = timing_of(
             session,
             reference.policy.timing or TimingPolicy.PIPELINED,
@@ -327,7 +329,7 @@ class Evaluation:
             stopped_at_bound=stopped,
         )
         self._refuse_impossible(timing, drift)
-        if reference.space.device.type == "cpu":
+        if reference.space.lone_calls:
             self._refuse_shared_work(timing, lone_us, error_us)
         return timing
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernelevo_api.types import LimitKind, Stage, Verdict
+from kernelevo_api.types import LimitKind, Stage, TimingPolicy, Verdict
 from kernelevo_evaluator.messages.layout import FLOATING, Layout
 from kernelevo_evaluator.messages.runner import (
     CompileModel,
@@ -28,6 +28,7 @@ from kernelevo_evaluator.messages.runner import (
     StoreInputs,
     StoreWeights,
 )
+from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.buffers import POISON, Region, tensors_of
 from kernelevo_evaluator.referee.fresh import SETS, Mixer
 from kernelevo_evaluator.referee.outcome import Decided
@@ -69,7 +70,7 @@ class Rings:
     arena: Memory | None = None
     """Where the model's outputs are allocated, in a space that has arenas."""
     places: tuple[int, ...] = ()
-    """Where the outputs of the last block lie in the arena, call by call; -1: in their slots."""
+    """Where the outputs of the last block lie in the arena, call by call."""
 
     @property
     def arena_bytes(self) -> int:
@@ -87,25 +88,27 @@ class Rings:
 
         Where it lies is the runner's claim: a wrong one copies what is compared and found wrong, or nothing but the poison.
         """
-        tensors = self.outputs.layout.tensors
-        if self.arena is None or len(self.places) < (call + 1) * len(tensors):
+        if self.arena is None:
             self.outputs.copy_out(slot, into)
             return
+        tensors = self.outputs.layout.tensors
         places = self.places[call * len(tensors) : (call + 1) * len(tensors)]
-        if any(place < 0 for place in places):
-            self.outputs.copy_out(slot, into)
+        if (
+            len(places) < len(tensors)
+            or max(place + spec.nbytes for spec, place in zip(tensors, places, strict=True)) > self.arena.bytes.numel()
+        ):
+            into.fill_(POISON)
+            return
         for spec, place in zip(tensors, places, strict=True):
-            if 0 <= place <= self.arena.bytes.numel() - spec.nbytes:
-                into[spec.offset : spec.offset + spec.nbytes] = self.arena.bytes[place : place + spec.nbytes]
+            into[spec.offset : spec.offset + spec.nbytes] = self.arena.bytes[place : place + spec.nbytes]
 
     def poison_arena(self) -> None:
         """Make what the last block left in the arena useless."""
         if self.arena is None:
             return
-        calls = self.places
         tensors = self.outputs.layout.tensors
         ranges = sorted(
-            (place, place + tensors[index % len(tensors)].nbytes) for index, place in enumerate(calls) if place >= 0
+            (place, place + tensors[index % len(tensors)].nbytes) for index, place in enumerate(self.places)
         )
         merged: list[tuple[int, int]] = []
         for begin, end in ranges:
@@ -290,15 +293,22 @@ class Reference:
         space = self.space
         wanted = 0
         if arena and space.arena:
-            # Room for the outputs of every call, each rounded up as torch's allocator does, and for what else a call allocates.
-            wanted = min(slots * sum(_rounded(spec.nbytes) for spec in self.outputs.tensors), space.ring_bytes)
-            wanted += wanted // 8 + _ARENA_SPARE
+            # Room for the outputs of every call, each rounded up as torch's allocator does, and for what else a call allocates;
+            # with graphs, of the long block and the short one.
+            wanted = slots * sum(_rounded(spec.nbytes) for spec in self.outputs.tensors)
+            wanted += (wanted // 2 if self.may_replay else wanted // 8) + 16 * self.slot_bytes + _ARENA_SPARE
         return Rings(
             Region(self.inputs, slots, "inputs", space),
-            Region(self.outputs, slots, "outputs", space),
+            Region(self.outputs, 1 if wanted else slots, "outputs", space),
             Region(self.expected, 1, "expected", space) if expected else None,
             space.allocate(wanted, "arena") if wanted else None,
         )
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether its calls are so short, on a device, that launching them may be what takes time: graphs are tried then."""
+        short = self.call_seconds < settings.REPLAY_BELOW_SECONDS
+        return self.space.arena and short and self.policy.timing is not TimingPolicy.LATENCY
 
     def close_ring(self, ring: int) -> None:
         """Give a ring's memory back."""

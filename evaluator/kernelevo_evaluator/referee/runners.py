@@ -136,9 +136,16 @@ class Runner:
         except RunnerFailed as error:
             raise self.verdict_of(error.failure) from None
 
-    def run(self, ring: int, slots: Sequence[int], once_sent: Callable[[], None] | None = None) -> Done:
-        """Call the model on these slots of a ring."""
-        return self.must(Run(nonce=nonce(), ring=ring, slots=tuple(slots)), Done, once_sent=once_sent)
+    def run(
+        self,
+        ring: int,
+        slots: Sequence[int],
+        once_sent: Callable[[], None] | None = None,
+        *,
+        replay: bool = False,
+    ) -> Done:
+        """Call the model on these slots of a ring, or replay what was captured of those calls."""
+        return self.must(Run(nonce=nonce(), ring=ring, slots=tuple(slots), replay=replay), Done, once_sent=once_sent)
 
     def verdict_of(self, failure: Failed) -> Decided:
         """The verdict that a failure of user code deserves."""

@@ -47,6 +47,8 @@ class Space(Protocol):
     """Entered while something is timed."""
     rehearsed: int
     """Calls of a side on old content just before each of its blocks: it was frozen, and its caches are another side's."""
+    lone_calls: bool
+    """Whether blocks of a single call tell whether the calls of a block share work."""
     renews_all: bool
     """Whether a trusted side too gets new content for each block: how long it stood still before then equals the others'."""
     arena: bool
@@ -88,6 +90,7 @@ class HostSpace:
     spins = False
     rehearsed = 0
     renews_all = False
+    lone_calls = True
     arena = False
 
     def __init__(self, cache_bytes: int) -> None:
@@ -124,6 +127,7 @@ class DeviceSpace:
     block_seconds = effort.DEVICE_BLOCK_SECONDS
     rehearsed = effort.DEVICE_REHEARSED
     renews_all = True
+    lone_calls = False
     arena = True
 
     def __init__(self, timed_core: int | None) -> None:

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from kernelevo_api.types import Ratio, Timing, TimingMode, Trust, Verdict
+from kernelevo_evaluator.messages.runner import CaptureCalls, CloseRing, Done
 from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.classes import DECLARED
 from kernelevo_evaluator.referee.compare import describe
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.referee.reference import TIMING_RING, Rings
+from kernelevo_evaluator.referee.runners import RunnerFailed, nonce
 from kernelevo_evaluator.referee.statistics import median_quotient, median_ratio, relative_half_width, widen
 
 if TYPE_CHECKING:
@@ -46,8 +48,14 @@ class Side(Protocol):
     """What is timed: a reference or a candidate."""
 
     runner: Runner
+    rings: dict[int, Rings]
     trusted: bool
     """Whether it may meet the same content again: a reference has nothing to gain from it."""
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether its calls are so short, on a device, that graphs are tried."""
+        ...
 
     def close(self) -> None:
         """Give all memory back and close the channel."""
@@ -160,6 +168,8 @@ class Clock:
         self._sweep = torch.zeros(swept // 8, dtype=torch.int64, device=space.device)
         self._mixer = mixer
         self.ring = ring
+        self.replays = False
+        """Whether blocks are replays of captured graphs."""
         self._random = random.SystemRandom()
         self._copies: list[torch.Tensor] = []
 
@@ -170,15 +180,46 @@ class Clock:
         rings.places = side.runner.run(TIMING_RING, range(self.ring.calls)).places
         return rings
 
+    def capture(self, sides: Sequence[Side]) -> bool:
+        """Map the timing ring of every side and let them capture their blocks in CUDA graphs, which are used from then on.
+
+        False where one of them cannot: they have to be prepared for calls then.
+        """
+        self.replays = all(self._captured(side) for side in sides)
+        return self.replays
+
+    def map(self, sides: Sequence[Side]) -> None:
+        """Prepare every side: for replays where its calls are short and all can be captured, for calls otherwise."""
+        if not (sides[0].may_replay and self.capture(sides)):
+            for side in sides:
+                self.prepare(side)
+
+    def release(self, side: Side) -> None:
+        """Give a side's timing ring back where it takes much of a device's memory."""
+        if self._space.arena and TIMING_RING in side.rings and side.runner.alive:
+            side.close_ring(TIMING_RING)
+            side.runner.must(CloseRing(nonce=nonce(), ring=TIMING_RING), Done)
+
+    def _captured(self, side: Side) -> bool:
+        rings = side.map_ring(TIMING_RING, self.ring.calls)
+        self.renew(rings, range(self.ring.calls))
+        # What a model does at its first calls does not belong in a graph.
+        side.runner.run(TIMING_RING, range(min(self._space.rehearsed, self.ring.calls)))
+        for calls in (self.ring.short, self.ring.calls):
+            try:
+                side.runner.ask(CaptureCalls(nonce=nonce(), ring=TIMING_RING, calls=calls), Done)
+            except RunnerFailed:
+                return False
+            rings.places = side.runner.run(TIMING_RING, range(calls), replay=True).places
+        return True
+
     def renew(self, rings: Rings, slots: Sequence[int]) -> dict[int, Recipe]:
         """Fill slots with content that no call has seen, and poison their outputs."""
         recipes = {slot: self._mixer.draw() for slot in slots}
-        # Nothing was ever copied into the slots of outputs that lie in an arena.
-        copied = rings.arena is None or not rings.places or min(rings.places) < 0
         rings.poison_arena()
         for slot, recipe in recipes.items():
             self._mixer.make(recipe, rings.inputs.views(slot))
-            if copied:
+            if rings.arena is None:
                 rings.outputs.poison(slot)
         return recipes
 
@@ -203,7 +244,8 @@ class Clock:
         """
         order = list(range(self.ring.calls))
         start = self._random.randrange(len(order))
-        order = (order[start:] + order[:start])[:calls]
+        # A graph holds its calls in their order.
+        order = (order if self.replays else order[start:] + order[:start])[:calls]
         self._rehearse(side, order)
         recipes = {} if side.trusted and not self._space.renews_all else self.renew(rings, order)
         host = self.sweep()
@@ -212,7 +254,9 @@ class Clock:
             self._copies.append(torch.zeros(rings.outputs.layout.nbytes, dtype=torch.uint8, device=self._space.device))
         began = time.perf_counter_ns()
         try:
-            done = side.runner.run(TIMING_RING, order, lambda: self._host.thaw_soon(side.runner.name))
+            done = side.runner.run(
+                TIMING_RING, order, lambda: self._host.thaw_soon(side.runner.name), replay=self.replays
+            )
             rings.places = done.places
             for call, into in zip(chosen, self._copies, strict=False):
                 rings.copy_output(call, order[call], into)
@@ -233,9 +277,11 @@ class Clock:
     def _rehearse(self, side: Side, order: Sequence[int]) -> None:
         """A few calls on content that the side knows already; it is frozen again before new content is written."""
         calls = list(order[: self._space.rehearsed])
+        if calls and self.replays:
+            calls = list(range(self.ring.short))
         if calls:
             try:
-                side.runner.run(TIMING_RING, calls, lambda: self._host.thaw_soon(side.runner.name))
+                side.runner.run(TIMING_RING, calls, lambda: self._host.thaw_soon(side.runner.name), replay=self.replays)
             finally:
                 self._host.freeze(side.runner.name)
 
@@ -354,10 +400,12 @@ class Session:
         taken = len(self._pairs)
         if taken < settings.CALIBRATED_PAIRS or taken % 4 == 0:
             self._calibrate(second.outside_us)
-        lone = [
-            self.clock.block(side, rings, calls=1).outside_us
-            for side, rings in ((self.baseline, self.baseline_rings), (self.subject, self.rings))
-        ]
+        lone = [math.nan, math.nan]
+        if self.reference.space.lone_calls:
+            lone = [
+                self.clock.block(side, rings, calls=1).outside_us
+                for side, rings in ((self.baseline, self.baseline_rings), (self.subject, self.rings))
+            ]
         self._pairs.append(
             _Pair(
                 (first.outside_us, second.outside_us),
@@ -425,7 +473,7 @@ def timing_of(
         remarks.append(f"memory allows no longer block: {ring.rounds} were added up for each measurement")
     return Timing(
         policy=policy,
-        mode=TimingMode.CALLS,
+        mode=TimingMode.GRAPH_REPLAY if session.clock.replays else TimingMode.CALLS,
         trust=Trust.BOUNDED,
         speedup=samples.speedup(),
         candidate_us=statistics.median(samples.candidate),

@@ -51,6 +51,13 @@ class Arena:
         context: AbstractContextManager[None] = torch.cuda.use_mem_pool(self._pool)
         return context
 
+    @property
+    def identifier(self) -> tuple[int, int]:
+        """The pool's, as a graph's capture takes it."""
+        assert self._pool is not None, "closed"
+        identifier: tuple[int, int] = self._pool.id
+        return identifier
+
     def offset(self, pointer: int, nbytes: int) -> int | None:
         """Where in the arena an address lies; `None` where it does not."""
         offset = pointer - self._block.pointer

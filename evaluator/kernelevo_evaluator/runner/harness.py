@@ -14,6 +14,8 @@ from kernelevo_evaluator.channel import ChannelClosed
 from kernelevo_evaluator.messages.codec import encode
 from kernelevo_evaluator.messages.layout import TensorLeaf, TupleNode
 from kernelevo_evaluator.messages.runner import (
+    CaptureCalls,
+    CloseRing,
     CompileModel,
     Construct,
     Constructed,
@@ -34,7 +36,7 @@ from kernelevo_evaluator.messages.runner import (
 )
 from kernelevo_evaluator.runner import load_inline
 from kernelevo_evaluator.runner.modules import failed, import_source
-from kernelevo_evaluator.runner.rings import Ring, WrongInterface
+from kernelevo_evaluator.runner.rings import Placed, Ring, WrongInterface
 from kernelevo_evaluator.runner.values import (
     DTYPES,
     Shared,
@@ -120,6 +122,11 @@ class Harness:
     def _carry_out(self, command: Command, fds: Sequence[int]) -> Reply:
         if isinstance(command, Run):
             return self._run(command)
+        if isinstance(command, CloseRing):
+            self._close_ring(command.ring)
+            return Done(nonce=command.nonce)
+        if isinstance(command, CaptureCalls):
+            return self._capture(command)
         if isinstance(command, RunExpected):
             return self._run_expected(command)
         if isinstance(command, MapRing):
@@ -157,10 +164,13 @@ class Harness:
             return self._load_module(command)
         return Failed(nonce=command.nonce, kind="unsupported", error="Protocol", message="not a command of a runner")
 
-    def _map_ring(self, command: MapRing, fds: Sequence[int]) -> None:
-        earlier = self._rings.pop(command.ring, None)
+    def _close_ring(self, ring: int) -> None:
+        earlier = self._rings.pop(ring, None)
         if earlier is not None:
             earlier.close()
+
+    def _map_ring(self, command: MapRing, fds: Sequence[int]) -> None:
+        self._close_ring(command.ring)
         self._rings[command.ring] = Ring(command, fds, self._device)
 
     def _load_module(self, command: LoadModule) -> Reply:
@@ -291,21 +301,32 @@ class Harness:
         return Done(nonce=command.nonce, claimed_ns=max(0, time.perf_counter_ns() - start))
 
     def _run_in_arena(self, command: Run, ring: Ring, arena: Arena) -> Reply:
-        call, arguments, place = self._call, ring.arguments, ring.place
-        taken: set[int] = set()
-        places: list[int] = []
-        results = []
-        with arena.using():
+        if command.replay:
+            graph, placed = ring.graphs[len(command.slots)]
             start = time.perf_counter_ns()
-            for slot in command.slots:
-                result = call(*arguments[slot])
-                # Held until the block is over, so that no later call is given the same memory.
-                results.append(result)
-                place(result, slot, taken, places)
-            self._synchronize()
-            # Until the answer is sent: what it takes to give them back is no part of the calls.
-            self._held = results
-        return Done(nonce=command.nonce, claimed_ns=max(0, time.perf_counter_ns() - start), places=tuple(places))
+            graph.replay()
+        else:
+            call, arguments, place, placed = self._call, ring.arguments, ring.place, Placed()
+            with arena.using():
+                start = time.perf_counter_ns()
+                for slot in command.slots:
+                    place(call(*arguments[slot]), slot, placed)
+        self._synchronize()
+        claimed = max(0, time.perf_counter_ns() - start)
+        # Until the answer is sent: what it takes to give them back is no part of the calls.
+        self._held = placed.held
+        return Done(nonce=command.nonce, claimed_ns=claimed, places=tuple(placed.places))
+
+    def _capture(self, command: CaptureCalls) -> Reply:
+        ring = self._rings[command.ring]
+        assert ring.arena is not None
+        placed, graph = Placed(), torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, pool=ring.arena.identifier):
+            for slot in range(command.calls):
+                ring.place(self._call(*ring.arguments[slot]), slot, placed)
+        ring.graphs[command.calls] = (graph, placed)
+        return Done(nonce=command.nonce, places=tuple(placed.places))
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
