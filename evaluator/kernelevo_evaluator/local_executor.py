@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kernelevo_api.types import Effort, Environment, Guarantee, SandboxInfo, Tool
 from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault, ProblemRefused
 from kernelevo_evaluator.lanes.carrying import Carrying, runner_limits
+from kernelevo_evaluator.lanes.cores import Cores
 from kernelevo_evaluator.lanes.cpu import cpu_device, cpu_languages
 from kernelevo_evaluator.lanes.gpu import NoGpu, find_gpus, gpu_device, gpu_languages, nvcc_version, share_cpus
 from kernelevo_evaluator.lanes.lane import Lane
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from kernelevo_sandbox import Guarantee as Probed
     from kernelevo_sandbox import Sandbox
 
+_MOST_SPARES = 6
+"""Each takes seconds to import torch, and half a gigabyte of a GPU's memory: what one evaluation a second needs."""
 PROTOCOL_VERSION = 1
 """Of the referee's procedure: raised whenever an equal candidate could get another result."""
 
@@ -115,12 +118,20 @@ class LocalExecutor(Executor):
 
     def _lane(self, cpus: frozenset[int], gpu: Gpu | None, artefacts: Path) -> Lane:
         settings = self._settings
-        quiet = Quiet()
-        builder = CppBuilder(self._sandbox, quiet, artefacts, settings.build_workers, cpus)
+        quiet, cores = Quiet(), Cores.of(cpus, gpu=gpu is not None)
+        # Builds on cores of their own disturb nothing that is timed: a silence that never begins.
+        builds = Quiet() if cores.background_apart else quiet
+        builder = CppBuilder(self._sandbox, builds, artefacts, settings.build_workers, cores.background)
         standard = runner_limits(settings.default_limits)
-        pool = RunnerPool(self._sandbox, quiet, cpus=cpus, standard=standard, spares=settings.spare_runners, gpu=gpu)
+        pool = RunnerPool(self._sandbox, quiet, cores=cores, standard=standard, spares=self._spares(cores), gpu=gpu)
         pool.refill()
-        return Lane(pool, quiet, Loader(quiet, builder), cpus=cpus, reference_limits=standard, gpu=gpu)
+        return Lane(pool, quiet, Loader(quiet, builder), cores=cores, reference_limits=standard, gpu=gpu)
+
+    def _spares(self, cores: Cores) -> int:
+        """As the settings say, or by the cores that can prepare them while another candidate is timed."""
+        if self._settings.spare_runners is not None:
+            return self._settings.spare_runners
+        return max(1, min(_MOST_SPARES, len(cores.background) // 2)) if cores.background_apart else 1
 
     async def close(self) -> None:
         await asyncio.gather(*(lane.close() for lane in self._lanes))

@@ -103,8 +103,9 @@ class EvaluatorSettings(BaseSettings):
         None, description="cores of each lane, e.g. 0-3;4-7; empty: shared out among the GPUs, or all in one CPU lane"
     )
     build_workers: Count = pydantic.Field(1, description="builds that run at once, beside the lanes")
-    spare_runners: Annotated[int, pydantic.Field(ge=0)] = pydantic.Field(
-        1, description="runners kept warm for the next evaluation"
+    spare_runners: Annotated[int, pydantic.Field(ge=0)] | None = pydantic.Field(
+        None,
+        description="runners kept warm on each lane for the next evaluations; empty: as many as its cores can keep up",
     )
 
     # Limits: what a request gets, and the most it may ask for
@@ -215,7 +216,8 @@ class ExecutorSettings:
     lane_cpus: tuple[frozenset[int], ...] | None = None
     """Cores of each lane; `None`: shared out among the GPUs, or all in one lane of the processor."""
     build_workers: int = 1
-    spare_runners: int = 1
+    spare_runners: int | None = None
+    """Of each lane; `None`: as many as its cores can keep up."""
     default_limits: Limits
     maximum_limits: Limits
 

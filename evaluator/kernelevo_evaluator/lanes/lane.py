@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from kernelevo_api.types import Limits
     from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
+    from kernelevo_evaluator.lanes.cores import Cores
     from kernelevo_evaluator.lanes.gpu import Gpu
     from kernelevo_evaluator.lanes.loading import Loader
     from kernelevo_evaluator.lanes.quiet import Quiet
@@ -37,13 +38,13 @@ class Lane:
         quiet: Quiet,
         loader: Loader,
         *,
-        cpus: frozenset[int],
+        cores: Cores,
         reference_limits: RunnerLimits,
         gpu: Gpu | None = None,
     ) -> None:
         """Pool, loader and silence are this lane's own: all that they start runs on its cores."""
         self.exclusive = asyncio.Lock()
-        self.cpus = cpus
+        self.cores = cores
         self.gpu = gpu
         self.claims = 0
         """Jobs that run here, wait for their turn, or are being loaded."""
@@ -70,7 +71,7 @@ class Lane:
                 await self.pool.discard(self._references.pop(digest))
             if self._referee is not None:
                 await self._referee.close()
-            self._referee = await RefereeProcess.start(self.cpus, self.gpu)
+            self._referee = await RefereeProcess.start(self.cores, self.gpu)
         return self._referee
 
     async def audit(self, problem: ProblemSource, limits: Limits, progress: ProgressCallback) -> ProblemReport:

@@ -13,7 +13,7 @@ import msgspec
 from kernelevo_api.types import Stage
 from kernelevo_evaluator.channel import AsyncChannel, ChannelError, socket_pair
 from kernelevo_evaluator.executor import ExecutorFault
-from kernelevo_evaluator.lanes.runners import sandbox_ending, timed_core
+from kernelevo_evaluator.lanes.runners import sandbox_ending
 from kernelevo_evaluator.messages.codec import COMMAND_LIMIT, encode
 from kernelevo_evaluator.messages.referee import HostCall, HostReply, MachineFacts, decode_from_referee
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from kernelevo_evaluator.executor import ProgressCallback
+    from kernelevo_evaluator.lanes.cores import Cores
     from kernelevo_evaluator.lanes.gpu import Gpu
     from kernelevo_evaluator.lanes.quiet import Quiet
     from kernelevo_evaluator.lanes.runners import HeldRunner
@@ -100,13 +101,12 @@ class RefereeProcess:
         self.facts = facts
 
     @staticmethod
-    async def start(cpus: frozenset[int], gpu: Gpu | None = None) -> RefereeProcess:
-        """Start a referee on these cores, for this GPU or none, and wait until it has measured its machine.
+    async def start(cores: Cores, gpu: Gpu | None = None) -> RefereeProcess:
+        """Start a referee on its cores, for this GPU or none, and wait until it has measured its machine.
 
         Raises:
             ExecutorFault: it did not come up.
         """
-        timed = timed_core(cpus) if gpu is not None else None
         ours, theirs = socket_pair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -115,9 +115,9 @@ class RefereeProcess:
                 "-m",
                 "kernelevo_evaluator.referee",
                 str(theirs.fileno()),
-                str(len(cpus)),
+                str(len(cores.referee)),
                 "cuda" if gpu is not None else "cpu",
-                str(timed) if timed is not None else "-",
+                str(cores.timed) if cores.timed is not None else "-",
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
@@ -128,7 +128,7 @@ class RefereeProcess:
                         if k in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
                     },
                     "LC_ALL": "C.UTF-8",
-                    "OMP_NUM_THREADS": str(len(cpus)),
+                    "OMP_NUM_THREADS": str(len(cores.referee)),
                     # Its threads shall not spin on the cores of what it times.
                     "OMP_WAIT_POLICY": "PASSIVE",
                     **(gpu.environment if gpu is not None else {}),
@@ -138,7 +138,7 @@ class RefereeProcess:
         finally:
             theirs.close()
         with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(process.pid, cpus - {timed})
+            os.sched_setaffinity(process.pid, cores.referee)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             # Its clock shall not wait behind the threads of what it times. Only root may; elsewhere the intervals say so.
             os.setpriority(os.PRIO_PROCESS, process.pid, -10)

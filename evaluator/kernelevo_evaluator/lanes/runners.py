@@ -16,15 +16,17 @@ from kernelevo_api.types import SandboxEnd, SandboxEnding
 from kernelevo_evaluator.channel import AsyncChannel, ChannelError, socket_pair
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.lanes.quiet import Deadline
-from kernelevo_evaluator.messages.codec import BUILD_REQUEST_LIMIT, MessageInvalid
-from kernelevo_evaluator.messages.runner import Ready, decode_reply
+from kernelevo_evaluator.messages.codec import BUILD_REQUEST_LIMIT, MessageInvalid, encode
+from kernelevo_evaluator.messages.runner import Done, OpenDevice, Ready, decode_reply
 from kernelevo_sandbox import Ending, EndKind, Limits, Mount, SandboxError, SandboxSpec, interpreter_mounts
 
 if TYPE_CHECKING:
     import socket
 
+    from kernelevo_evaluator.lanes.cores import Cores
     from kernelevo_evaluator.lanes.gpu import Gpu
     from kernelevo_evaluator.lanes.quiet import Quiet
+    from kernelevo_evaluator.messages.runner import Reply
     from kernelevo_sandbox import Sandbox, SandboxProcess
 
 CHANNEL_FD = 3
@@ -101,7 +103,7 @@ class RunnerPool:
         sandbox: Sandbox,
         quiet: Quiet,
         *,
-        cpus: frozenset[int],
+        cores: Cores,
         standard: RunnerLimits,
         spares: int,
         gpu: Gpu | None = None,
@@ -109,7 +111,7 @@ class RunnerPool:
         """`standard`: the limits of the spares; a runner of other limits starts cold. `gpu`: the one that runners may use."""
         self._sandbox = sandbox
         self._quiet = quiet
-        self._cpus = cpus
+        self._cores = cores
         self._gpu = gpu
         self._standard = standard
         self._wanted = spares
@@ -159,6 +161,7 @@ class RunnerPool:
 
     async def _start(self, limits: RunnerLimits, label: str) -> HeldRunner:
         ours, theirs = socket_pair()
+        cores = self._cores
         process: SandboxProcess | None = None
         try:
             process = await self._sandbox.start(
@@ -169,11 +172,12 @@ class RunnerPool:
                         "-m",
                         "kernelevo_evaluator.runner",
                         str(CHANNEL_FD),
-                        str(len(self._cpus)),
+                        str(len(cores.all)),
                         "cuda" if self._gpu is not None else "cpu",
-                        "-" if self._gpu is None or (core := timed_core(self._cpus)) is None else str(core),
+                        "-" if cores.timed is None else str(cores.timed),
+                        ",".join(str(core) for core in sorted(cores.background)),
                     ),
-                    env=runner_environment(len(self._cpus), self._gpu),
+                    env=runner_environment(len(cores.all), self._gpu),
                     limits=Limits(
                         memory_bytes=limits.memory_bytes,
                         processes=limits.processes,
@@ -183,14 +187,23 @@ class RunnerPool:
                     fds={CHANNEL_FD: theirs.fileno()},
                     mounts=self._mounts,
                     devices=self._gpu.nodes if self._gpu is not None else (),
-                    cpus=self._cpus,
+                    cpus=cores.all,
                     label=label,
                 )
             )
             channel = AsyncChannel(ours, BUILD_REQUEST_LIMIT)
             runner = HeldRunner(process, channel, ours)
-            await self._quiet.add(process)
-            await self._ready(runner)
+            if not cores.background_apart:
+                await self._quiet.add(process)
+            if not isinstance(reply := await self._answer(runner), Ready):
+                raise ExecutorFault(f"a runner began with {type(reply).__name__}")
+            if cores.background_apart:
+                # It imported torch on cores of the background's; from here on it touches what is timed.
+                await self._quiet.add(process)
+            if self._gpu is not None:
+                await channel.send(encode(OpenDevice(nonce=0)))
+                if not isinstance(reply := await self._answer(runner), Done):
+                    raise ExecutorFault(f"a runner cannot open the GPU: {reply}")
             return runner
         except BaseException as error:
             ours.close()
@@ -203,18 +216,16 @@ class RunnerPool:
         finally:
             theirs.close()
 
-    async def _ready(self, runner: HeldRunner) -> None:
+    async def _answer(self, runner: HeldRunner) -> Reply:
         try:
             data = await Deadline(self._quiet, _START_SECONDS).result(asyncio.create_task(runner.channel.receive()))
-            reply = decode_reply(data)
+            return decode_reply(data)
         except (ChannelError, MessageInvalid, TimeoutError) as error:
             ending = await runner.kill()
             stderr = ending.stderr.text()[-2000:]
             raise ExecutorFault(
                 f"a runner did not come up ({error or 'timeout'}; {ending.kind.value}, code {ending.exit_code}): {stderr}"
             ) from error
-        if not isinstance(reply, Ready):
-            raise ExecutorFault(f"a runner began with {type(reply).__name__}")
 
     async def discard(self, runner: HeldRunner) -> Ending:
         """End a runner, wherever it is; returns when its processes are gone."""
@@ -254,11 +265,6 @@ def runner_environment(threads: int, gpu: Gpu | None = None) -> dict[str, str]:
         "TRITON_CACHE_DIR": "/tmp/triton",
     }
     return environment | (gpu.environment if gpu is not None else {})
-
-
-def timed_core(cpus: frozenset[int]) -> int | None:
-    """The core of a GPU's lane on which its runners launch kernels; `None` where the lane has too few to keep one apart."""
-    return max(cpus) if len(cpus) > 3 else None
 
 
 def runner_mounts() -> tuple[Mount, ...]:

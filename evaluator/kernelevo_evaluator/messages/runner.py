@@ -125,6 +125,12 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     replay: bool = False
 
 
+class OpenDevice(msgspec.Struct, frozen=True, tag="open_device"):
+    """Open the device and load what the first kernels need; the command that a spare waits for."""
+
+    nonce: int
+
+
 class CaptureCalls(msgspec.Struct, frozen=True, tag="capture"):
     """Capture calls on the ring's first slots in a CUDA graph. The ring has an arena."""
 
@@ -168,6 +174,7 @@ Command = (
     | MapRing
     | Run
     | CaptureCalls
+    | OpenDevice
     | CloseRing
     | RunExpected
     | CompileModel

@@ -47,10 +47,15 @@ RING_BYTES = 512 << 20
 """Most memory for one side's ring of inputs and outputs."""
 RING_SLOTS = 192
 """Most slots in a ring."""
-DEVICE_BLOCK_SECONDS = 0.020
-"""The same on a GPU, whose pace is steadier."""
+DEVICE_BLOCK_SECONDS = 0.006
+"""The same on a GPU, whose pace is steadier: what a block costs beside its calls moves by a few microseconds."""
+DEVICE_DRIFT_BLOCKS = 5
+"""Blocks that look for drift there."""
 DEVICE_REHEARSED = 8
 """Calls on old content just before each block."""
+KEPT_BYTES = 128 << 20
+DEVICE_KEPT_BYTES = 2 << 30
+"""Most memory for sampled outputs and inputs that wait to be checked once nothing is timed."""
 DEVICE_RING_SLOTS = 1024
 DEVICE_RING_SHARE = 0.15
 """Share of a GPU's memory that one side's ring may take, its outputs included."""

@@ -51,6 +51,10 @@ class Space(Protocol):
     """Whether blocks of a single call tell whether the calls of a block share work."""
     renews_all: bool
     """Whether a trusted side too gets new content for each block: how long it stood still before then equals the others'."""
+    drift_blocks: int
+    """Most blocks of the first look at what the baseline does once the candidate is gone."""
+    kept_bytes: int
+    """Most memory for samples that wait to be checked."""
     arena: bool
     """Whether a model's outputs are read where they lie (see `runner.arena`)."""
 
@@ -91,6 +95,8 @@ class HostSpace:
     rehearsed = 0
     renews_all = False
     lone_calls = True
+    drift_blocks = 1 << 30
+    kept_bytes = effort.KEPT_BYTES
     arena = False
 
     def __init__(self, cache_bytes: int) -> None:
@@ -128,6 +134,8 @@ class DeviceSpace:
     rehearsed = effort.DEVICE_REHEARSED
     renews_all = True
     lone_calls = False
+    drift_blocks = effort.DEVICE_DRIFT_BLOCKS
+    kept_bytes = effort.DEVICE_KEPT_BYTES
     arena = True
 
     def __init__(self, timed_core: int | None) -> None:

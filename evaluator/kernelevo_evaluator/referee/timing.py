@@ -204,14 +204,18 @@ class Clock:
         rings = side.map_ring(TIMING_RING, self.ring.calls)
         self.renew(rings, range(self.ring.calls))
         # What a model does at its first calls does not belong in a graph.
-        side.runner.run(TIMING_RING, range(min(self._space.rehearsed, self.ring.calls)))
-        for calls in (self.ring.short, self.ring.calls):
+        side.runner.run(TIMING_RING, range(self._rehearsed))
+        for calls in dict.fromkeys((self._rehearsed, self.ring.short, self.ring.calls)):
             try:
                 side.runner.ask(CaptureCalls(nonce=nonce(), ring=TIMING_RING, calls=calls), Done)
             except RunnerFailed:
                 return False
             rings.places = side.runner.run(TIMING_RING, range(calls), replay=True).places
         return True
+
+    @property
+    def _rehearsed(self) -> int:
+        return min(self._space.rehearsed, self.ring.short)
 
     def renew(self, rings: Rings, slots: Sequence[int]) -> dict[int, Recipe]:
         """Fill slots with content that no call has seen, and poison their outputs."""
@@ -276,9 +280,7 @@ class Clock:
 
     def _rehearse(self, side: Side, order: Sequence[int]) -> None:
         """A few calls on content that the side knows already; it is frozen again before new content is written."""
-        calls = list(order[: self._space.rehearsed])
-        if calls and self.replays:
-            calls = list(range(self.ring.short))
+        calls = order[: self._rehearsed]
         if calls:
             try:
                 side.runner.run(TIMING_RING, calls, lambda: self._host.thaw_soon(side.runner.name), replay=self.replays)
@@ -323,6 +325,7 @@ class Session:
     reference_rings: Rings
     """Where the overhead is measured; the baseline's own where the reference is the baseline."""
     _pairs: list[_Pair] = field(default_factory=list)
+    _kept: list[Sampled] = field(default_factory=list)
     _overhead: Overhead = field(init=False)
 
     def __post_init__(self) -> None:
@@ -330,6 +333,11 @@ class Session:
 
     def measure(self, bound_speedup: float | None) -> bool:
         """Take pairs until the interval is narrow, the plan is exhausted or the bound is out of reach (then True)."""
+        stopped = self._take_pairs(bound_speedup)
+        self._check()
+        return stopped
+
+    def _take_pairs(self, bound_speedup: float | None) -> bool:
         began = time.monotonic()
         while True:
             self._pair()
@@ -380,7 +388,8 @@ class Session:
         """
         before = [paced for pair in self._pairs for paced in pair.paced]
         after: list[float] = []
-        for blocks in (self.plan.minimum_pairs, 2 * self.plan.minimum_pairs):
+        first = min(self.plan.minimum_pairs, self.reference.space.drift_blocks)
+        for blocks in (first, 2 * first):
             after += [self._measure(self.baseline, self.baseline_rings).paced for _ in range(blocks)]
             drift = median_quotient(after, before)
             if drift.value > 1 - settings.DISPUTED_DRIFT:
@@ -434,19 +443,31 @@ class Session:
             outside += block.outside_us / rounds
             claimed += block.claimed_us / rounds
             host += block.host_us / rounds
-            self._check(block.sampled)
+            self._keep(block.sampled)
         # A GPU keeps its own pace, and a sweep of its cache is too short to tell it.
         return Measured(outside, claimed, outside / (host if self.reference.space.device.type == "cpu" else 1.0))
 
-    def _check(self, sampled: Sequence[Sampled]) -> None:
+    def _keep(self, sampled: Sequence[Sampled]) -> None:
+        """Samples are checked together, as many as memory holds: each check disturbs what is timed next."""
+        self._kept += sampled
+        if sum(sample.outputs.nbytes + sample.inputs.nbytes for sample in self._kept) > self.reference.space.kept_bytes:
+            self._check()
+
+    def _check(self) -> None:
         """Timed calls are checked calls."""
+        kept, self._kept = self._kept, []
+        if not kept:
+            return
+        self.host.thaw(self.reference.runner.name)
+        try:
+            self._compare(kept)
+        finally:
+            self.host.freeze(self.reference.runner.name)
+
+    def _compare(self, sampled: Sequence[Sampled]) -> None:
         for sample in sampled:
             content = self.clock.content(sample.recipe)
-            self.host.thaw(self.reference.runner.name)
-            try:
-                expected = self.reference.expected_outputs(content)
-            finally:
-                self.host.freeze(self.reference.runner.name)
+            expected = self.reference.expected_outputs(content)
             mismatch = self.subject.judge(DECLARED.name, sample.outputs, expected)
             if mismatch is not None:
                 raise Decided(

@@ -1,4 +1,4 @@
-"""Entry of a runner: import torch, open the device, say so, then serve commands on the descriptor named by the first argument."""
+"""Entry of a runner: import torch, say so, then serve commands on the descriptor named by the first argument."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import sys
 def main() -> None:
     """Serve until the channel closes.
 
-    Arguments: the channel's descriptor, the number of torch's threads, "cpu" or "cuda", the core to launch kernels from or "-".
+    Arguments: the channel's descriptor, the number of torch's threads, "cpu" or "cuda", the core to launch kernels from or "-",
+    the cores to import on, with commas between.
     """
+    lane = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {int(core) for core in sys.argv[5].split(",")})
     import torch
 
     from kernelevo_evaluator.channel import Channel
@@ -22,14 +25,17 @@ def main() -> None:
     torch.set_num_interop_threads(1)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), COMMAND_LIMIT)
     device = torch.device(sys.argv[3])
-    if device.type == "cuda":
+
+    def open_device() -> None:
         from kernelevo_evaluator.runner.warming import warm
 
         warm()
-    if sys.argv[4] != "-":
-        # This thread alone: torch's and the driver's have the lane's other cores.
-        os.sched_setaffinity(0, {int(sys.argv[4])})
-    Harness(channel, device).serve()
+        # This thread alone: torch's and the driver's stay where they are.
+        os.sched_setaffinity(0, lane if sys.argv[4] == "-" else {int(sys.argv[4])})
+
+    if device.type == "cpu":
+        os.sched_setaffinity(0, lane)
+    Harness(channel, device, open_device if device.type == "cuda" else None).serve()
     # Skip interpreter shutdown: a candidate's threads and destructors have no say in how a runner ends.
     os._exit(0)
 

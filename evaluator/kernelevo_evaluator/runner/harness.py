@@ -27,6 +27,7 @@ from kernelevo_evaluator.messages.runner import (
     LoadWeights,
     MakeInputs,
     MapRing,
+    OpenDevice,
     Ready,
     Run,
     RunExpected,
@@ -60,8 +61,10 @@ if TYPE_CHECKING:
 class Harness:
     """One module, its model and its rings."""
 
-    def __init__(self, channel: Channel, device: torch.device) -> None:
+    def __init__(self, channel: Channel, device: torch.device, open_device: Callable[[], None] | None = None) -> None:
+        """`open_device`: what makes a runner on a GPU ready for a candidate, carried out once when it is asked for."""
         self._channel = channel
+        self._open_device = open_device
         self._device = device
         self._module: ModuleType | None = None
         self._name = ""
@@ -162,6 +165,10 @@ class Harness:
             return self._construct(command, fds)
         if isinstance(command, LoadModule):
             return self._load_module(command)
+        if isinstance(command, OpenDevice) and self._open_device is not None:
+            self._open_device()
+            self._open_device = None
+            return Done(nonce=command.nonce)
         return Failed(nonce=command.nonce, kind="unsupported", error="Protocol", message="not a command of a runner")
 
     def _close_ring(self, ring: int) -> None:

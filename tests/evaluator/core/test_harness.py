@@ -68,8 +68,9 @@ class Session:
 
     def __init__(self):
         ours, theirs = socket_pair()
+        cores = ",".join(str(core) for core in os.sched_getaffinity(0))
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kernelevo_evaluator.runner", str(theirs.fileno()), "1", "cpu", "-"],
+            [sys.executable, "-P", "-m", "kernelevo_evaluator.runner", str(theirs.fileno()), "1", "cpu", "-", cores],
             pass_fds=(theirs.fileno(),),
             stdout=subprocess.DEVNULL,
         )
