@@ -20,7 +20,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check figures proto proto-fresh install install-test requirements clean
+.PHONY: help demo test check figures sandbox-image proto proto-fresh install install-test requirements clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +38,9 @@ check: $(TEST_STAMP) ## style, types, import contracts, the API's rules, freshne
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	@$(MAKE) --no-print-directory proto-fresh
+
+sandbox-image: $(TEST_STAMP) ## the Docker backend's image, from the distribution's packages (as root, with mmdebstrap)
+	@$(BIN)/python sandbox/tools/docker_engine.py image
 
 figures: $(TEST_STAMP) ## the published figures, misses first
 	@$(BIN)/python benchmarks/figures.py
@@ -66,7 +69,7 @@ $(DEMO_STAMP): $(SETUP) | $(BIN)/python
 # Read by a few lines of Python: `pip install --group` is newer than the pip of many systems.
 $(TEST_STAMP): $(SETUP) $(DEMO_STAMP)
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev-requirements.txt
-	$(PIP) install --quiet --constraint constraints.txt --requirement $(VENV)/dev-requirements.txt --editable '.[searcher,evaluator,prices,triton]'
+	$(PIP) install --quiet --constraint constraints.txt --requirement $(VENV)/dev-requirements.txt --editable '.[searcher,evaluator,prices,triton,docker]'
 	@touch $@
 
 # ---------------------------------------------------------------- generated code

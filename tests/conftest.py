@@ -1,7 +1,8 @@
-"""What tests of the whole system share: one evaluator that serves for the session, as its own process."""
+"""What tests of the whole system share: an evaluator that serves for the session, as its own process, and a Docker engine."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+
+from kernelevo_sandbox import DockerSandbox, SandboxUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +110,30 @@ def served_evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 def evaluator_address(served_evaluator: ServedEvaluator) -> str:
     """Where the session's evaluator listens, as `--evaluator` takes it."""
     return served_evaluator.address
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> None:
+    """An engine with the sandbox image, at DOCKER_HOST or the usual place; otherwise skips, and says why.
+
+    KERNELEVO_TEST_DOCKER says what came of starting an engine for the tests: `required`, so that its lack is a failure, or why
+    none could be started.
+    """
+    said = os.environ.get("KERNELEVO_TEST_DOCKER", "")
+
+    async def look() -> None:
+        sandbox = DockerSandbox()
+        try:
+            await sandbox.sweep()
+        finally:
+            await sandbox.close()
+
+    try:
+        asyncio.run(look())
+    except SandboxUnavailable as why:
+        if said == "required":
+            pytest.fail(f"an engine was to be here: {why}")
+        pytest.skip(f"Docker is not tested here: {said or why}")
 
 
 def _wait_until_ready(served: ServedEvaluator) -> None:

@@ -44,7 +44,7 @@ _EMBEDDED_DRAIN_S = 2.0
 
 StateDir = Annotated[Path | None, typer.Option(help="Folder of results, accepted requests and built artefacts.")]
 SandboxName = Annotated[
-    str | None, typer.Option("--sandbox", help="bubblewrap, or none for code that one wrote oneself.")
+    str | None, typer.Option("--sandbox", help="bubblewrap, docker, or none for code that one wrote oneself.")
 ]
 Configuration = Annotated[
     Path | None, typer.Option("--config", help="Configuration file; kernelevo.toml in this folder when absent.")
@@ -219,9 +219,8 @@ class Unsound(Exception):
 async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
     from kernelevo_evaluator.local_executor import LocalExecutor
     from kernelevo_evaluator.server import EvaluatorServer
-    from kernelevo_sandbox import open_sandbox
 
-    sandbox = open_sandbox(settings.sandbox)
+    sandbox = settings.open_sandbox()
     guarantees = None
     try:
         if settings.sandbox == "none":

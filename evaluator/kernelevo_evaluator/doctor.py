@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from kernelevo_evaluator.settings import GIB, EvaluatorSettings, host_memory_bytes
-from kernelevo_sandbox import SandboxError, open_sandbox
+from kernelevo_sandbox import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Check:
 
 async def examine(settings: EvaluatorSettings) -> tuple[Check, ...]:
     """Try everything; never raises for what a host lacks."""
-    sandbox, *others = await asyncio.gather(_sandbox(settings.sandbox), _torch(), _compiler(), _state(settings))
+    sandbox, *others = await asyncio.gather(_sandbox(settings), _torch(), _compiler(), _state(settings))
     return (*_host(), *(check for group in others for check in group), *sandbox)
 
 
@@ -149,10 +149,11 @@ async def _state(settings: EvaluatorSettings) -> list[Check]:
     ]
 
 
-async def _sandbox(name: str) -> list[Check]:
+async def _sandbox(settings: EvaluatorSettings) -> list[Check]:
+    name = settings.sandbox
     group = f"sandbox {name}"
     try:
-        sandbox = open_sandbox(name)
+        sandbox = settings.open_sandbox()
         try:
             guarantees = await sandbox.probe()
         finally:

@@ -18,11 +18,14 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from kernelevo_api.channel import MESSAGE_LIMIT_BYTES, target_of
 from kernelevo_api.types import Limits
+from kernelevo_sandbox import DockerOptions, GpuAccess, open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic.fields import FieldInfo
+
+    from kernelevo_sandbox import Sandbox
 
 ENVIRONMENT_PREFIX = "KERNELEVO_EVALUATOR_"
 TABLE = "evaluator"
@@ -70,8 +73,21 @@ class EvaluatorSettings(BaseSettings):
     state_dir: Path = pydantic.Field(
         default_factory=default_state_dir, description="folder of results, accepted requests and built artefacts"
     )
-    sandbox: Literal["bubblewrap", "none"] = pydantic.Field(
+    sandbox: Literal["bubblewrap", "docker", "none"] = pydantic.Field(
         "bubblewrap", description="isolation; none only for code that one wrote oneself"
+    )
+    docker_image: str = pydantic.Field(
+        "kernelevo-sandbox", description="image of sandboxes in docker, built from Dockerfile.gpu; never pulled"
+    )
+    docker_host: str | None = pydantic.Field(
+        None, description="the engine's Unix socket, unix:///PATH; empty: DOCKER_HOST, or the usual place"
+    )
+    docker_runtime: str | None = pydantic.Field(
+        None, description="OCI runtime of the engine, e.g. runsc; empty: the engine's default"
+    )
+    docker_gpu: Literal["cdi", "toolkit", "nodes"] = pydantic.Field(
+        "cdi",
+        description="how a GPU comes into a container: CDI, NVIDIA's container toolkit, or its device nodes alone",
     )
 
     # Who may call
@@ -168,6 +184,20 @@ class EvaluatorSettings(BaseSettings):
     def address(self) -> str:
         """gRPC's target to listen on."""
         return self.listen or target_of(f"unix:{(self.state_dir / 'evaluator.sock').absolute()}")
+
+    def open_sandbox(self) -> Sandbox:
+        """The isolation that was chosen. The caller closes it.
+
+        Raises:
+            kernelevo_sandbox.SandboxUnavailable: this host cannot give it.
+        """
+        docker = DockerOptions(
+            image=self.docker_image,
+            host=self.docker_host,
+            runtime=self.docker_runtime,
+            gpu=GpuAccess(self.docker_gpu),
+        )
+        return open_sandbox(self.sandbox, docker=docker)
 
     def executor(self) -> ExecutorSettings:
         """What the executor needs to know."""

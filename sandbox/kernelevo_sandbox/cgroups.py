@@ -16,65 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from kernelevo_sandbox.contract import MemoryEnforcement, SandboxBroken
-from kernelevo_sandbox.trees import Tree, Usage
-from kernelevo_sandbox.watchdog import ProcTree, start_time
+from kernelevo_sandbox import owners
+from kernelevo_sandbox.contract import SandboxBroken
+from kernelevo_sandbox.groups import CONTROLLERS, GroupTree, try_write, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernelevo_sandbox.contract import Limits
 
-CONTROLLERS = ("memory", "pids", "freezer", "cpuacct", "cpuset")
 _PREFIX = "kernelevo"
 _ADOPTED = "kernelevo-host"
-_NAME = re.compile(rf"{_PREFIX}-n(\d+)-p(\d+)-t(\d+)-(\d+)")
+_NAME = re.compile(rf"{_PREFIX}-({owners.MARK})-\d+")
 _SWEEP_DEPTH = 5
 _SWEEP_TRIES = 200
 _SWEEP_PAUSE_SECONDS = 0.005
-
-
-def _pid_namespace() -> int:
-    return Path("/proc/self/ns/pid").stat().st_ino
-
-
-def _owner_mark() -> str:
-    pid = os.getpid()
-    return f"{_PREFIX}-n{_pid_namespace()}-p{pid}-t{start_time(pid)}"
-
-
-def _write(path: Path, value: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, value.encode())
-    finally:
-        os.close(fd)
-
-
-def _try_write(path: Path, value: str) -> bool:
-    try:
-        _write(path, value)
-    except OSError:
-        return False
-    return True
-
-
-def _keyed(path: Path, key: str) -> int | None:
-    try:
-        for line in path.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == key:
-                return int(value)
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +50,7 @@ class Layout:
         return 1 if "memory" in self.split else None
 
 
-def _mounts() -> Iterator[tuple[str, Path, str, set[str]]]:
+def hierarchies() -> Iterator[tuple[str, Path, str, set[str]]]:
     """(type, mount point, root inside the hierarchy, super options) of every mounted hierarchy."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
@@ -104,10 +60,10 @@ def _mounts() -> Iterator[tuple[str, Path, str, set[str]]]:
             yield kind, Path(fields[4]), fields[3], set(options.split(","))
 
 
-def _own_paths() -> dict[str, str]:
-    """This process's path by controller; version 2 under the empty name."""
+def paths_of(pid: int | str = "self") -> dict[str, str]:
+    """A process's path by controller; version 2 under the empty name."""
     found: dict[str, str] = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             found[controller] = path
@@ -124,12 +80,16 @@ def _candidates(mount: Path, root: str, own: str | None) -> list[Path]:
     return [place for place in dict.fromkeys([*found, mount]) if place.is_dir()]
 
 
-_trial = itertools.count()
+_serial = itertools.count(1)
+
+
+def _name() -> str:
+    return f"{_PREFIX}-{owners.mark()}-{next(_serial)}"
 
 
 def _creatable(place: Path) -> str | None:
     """Why no group can be created there; `None` if one can."""
-    trial = place / f"{_owner_mark()}-{10_000_000 + next(_trial)}"
+    trial = place / _name()
     try:
         trial.mkdir()
     except OSError as failure:
@@ -152,7 +112,7 @@ def _unified_refusal(place: Path) -> str | None:
     control = place / "cgroup.subtree_control"
     for wanted in ("memory", "pids", "cpu", "cpuset"):
         if wanted in offered and wanted not in control.read_text().split():
-            _try_write(control, f"+{wanted}")
+            try_write(control, f"+{wanted}")
     if missing := {"memory", "pids"} - set(control.read_text().split()):
         return f"{place}: {' '.join(sorted(missing))} cannot be enabled for children (it holds processes, or is not delegated)"
     return None
@@ -172,15 +132,15 @@ def _adopt(place: Path) -> None:
             if not pids:
                 return
             for pid in pids:
-                _try_write(leaf / "cgroup.procs", pid)
+                try_write(leaf / "cgroup.procs", pid)
 
 
 def discover() -> Layout:
     """Find by trying where trees can be created."""
-    own = _own_paths()
+    own = paths_of()
     why_not: list[str] = []
     split: dict[str, Path] = {}
-    for kind, mount, root, options in _mounts():
+    for kind, mount, root, options in hierarchies():
         if kind == "cgroup2":
             places = _candidates(mount, root, own.get(""))
             for place in places:
@@ -202,150 +162,55 @@ def discover() -> Layout:
     return Layout(split=split, why_not=tuple(why_not))
 
 
-_serial = itertools.count(1)
-
-
-class CgroupTree(Tree):
-    """One tree in control groups."""
+class CgroupTree(GroupTree):
+    """One tree in control groups made for it."""
 
     def __init__(self, layout: Layout) -> None:
-        name = f"{_owner_mark()}-{next(_serial)}"
-        self._init: int | None = None
-        # Stops and continues the tree where version 1 has no freezer.
-        self._signals = ProcTree()
-        self._dirs: dict[str, Path] = {}
-        self._v2 = layout.unified is not None
+        name = _name()
+        unified = layout.unified is not None
         if layout.unified is not None:
-            place = layout.unified / name
-            self._dirs = dict.fromkeys(CONTROLLERS, place)
+            dirs = dict.fromkeys(CONTROLLERS, layout.unified / name)
         else:
-            self._dirs = {controller: place / name for controller, place in layout.split.items()}
-        self.enforcement = MemoryEnforcement.CGROUP_V2 if self._v2 else MemoryEnforcement.CGROUP_V1
-        self.memory_held_by_kernel = "memory" in self._dirs
-        self.processes_held_by_kernel = "pids" in self._dirs
+            dirs = {controller: place / name for controller, place in layout.split.items()}
         try:
-            for place in self._folders():
+            for place in dict.fromkeys(dirs.values()):
                 place.mkdir()
-            if not self._v2 and (cpuset := self._dirs.get("cpuset")) is not None:
+            if not unified and (cpuset := dirs.get("cpuset")) is not None:
                 # A version 1 cpuset starts empty, and nothing can enter it so.
                 for file in ("cpuset.cpus", "cpuset.mems"):
-                    _write(cpuset / file, (cpuset.parent / file).read_text().strip())
+                    write(cpuset / file, (cpuset.parent / file).read_text().strip())
+            super().__init__(dirs, unified=unified)
         except OSError as failure:
-            self.remove()
+            for place in dict.fromkeys(dirs.values()):
+                with contextlib.suppress(OSError):
+                    place.rmdir()
             raise SandboxBroken(f"could not create a control group: {failure}") from failure
-        # Opened once: freezing happens around timed blocks, and must cost no path look-ups.
-        self._freezer: int | None = None
-        if (freezer := self._dirs.get("freezer")) is not None:
-            state = freezer / ("cgroup.freeze" if self._v2 else "freezer.state")
-            with contextlib.suppress(OSError):
-                self._freezer = os.open(state, os.O_RDWR | os.O_CLOEXEC)
-        self._events = os.open(self._dirs["memory"] / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC) if self._v2 else -1
-
-    def _folders(self) -> list[Path]:
-        return list(dict.fromkeys(self._dirs.values()))
 
     def join_files(self) -> tuple[Path, ...]:
-        return tuple(place / "cgroup.procs" for place in self._folders())
-
-    def thaw_files(self) -> tuple[Path, ...]:
-        if self._v2 or "freezer" not in self._dirs:
-            return ()  # a group of version 2 can be killed while it is frozen
-        return (self._dirs["freezer"] / "freezer.state",)
+        return tuple(place / "cgroup.procs" for place in self.folders())
 
     def apply(self, limits: Limits, cpus: frozenset[int] | None) -> None:
         try:
-            if (memory := self._dirs.get("memory")) is not None:
-                if self._v2:
-                    _write(memory / "memory.max", str(limits.memory_bytes))
-                    _try_write(memory / "memory.swap.max", "0")
-                    _try_write(memory / "memory.oom.group", "1")
+            if (memory := self.dirs.get("memory")) is not None:
+                if self.unified:
+                    write(memory / "memory.max", str(limits.memory_bytes))
+                    try_write(memory / "memory.swap.max", "0")
+                    try_write(memory / "memory.oom.group", "1")
                 else:
-                    _write(memory / "memory.limit_in_bytes", str(limits.memory_bytes))
-                    _try_write(memory / "memory.memsw.limit_in_bytes", str(limits.memory_bytes))
-            if (pids := self._dirs.get("pids")) is not None:
-                _write(pids / "pids.max", str(limits.processes))
-            if cpus is not None and (cpuset := self._dirs.get("cpuset")) is not None:
+                    write(memory / "memory.limit_in_bytes", str(limits.memory_bytes))
+                    try_write(memory / "memory.memsw.limit_in_bytes", str(limits.memory_bytes))
+            if (pids := self.dirs.get("pids")) is not None:
+                write(pids / "pids.max", str(limits.processes))
+            if cpus is not None and (cpuset := self.dirs.get("cpuset")) is not None:
                 # Affinity, set in any case, keeps the cores; this keeps the program from widening it.
-                _try_write(cpuset / "cpuset.cpus", ",".join(str(cpu) for cpu in sorted(cpus)))
+                try_write(cpuset / "cpuset.cpus", ",".join(str(cpu) for cpu in sorted(cpus)))
         except OSError as failure:
             raise SandboxBroken(f"could not set a control group's limit: {failure}") from failure
 
-    def attach(self, root: int, init: int | None) -> None:
-        self._init = init
-        self._signals.attach(root, init)
-
-    def freeze(self) -> bool:
-        if self._freezer is None:
-            return self._signals.freeze()
-        if self._v2:
-            os.pwrite(self._freezer, b"1", 0)
-            return b"frozen 1" in os.pread(self._events, 256, 0)
-        os.pwrite(self._freezer, b"FROZEN", 0)
-        return os.pread(self._freezer, 32, 0).startswith(b"FROZEN")
-
-    def thaw(self) -> None:
-        if self._freezer is None:
-            self._signals.thaw()
-        else:
-            os.pwrite(self._freezer, b"0" if self._v2 else b"THAWED", 0)
-
-    def thaw_switch(self) -> tuple[int, bytes] | None:
-        return None if self._freezer is None else (self._freezer, b"0" if self._v2 else b"THAWED")
-
-    def _pids(self) -> list[int]:
-        place = next(iter(self._dirs.values()))
-        try:
-            return [int(pid) for pid in (place / "cgroup.procs").read_text().split()]
-        except FileNotFoundError:
-            return []
-
-    def kill(self) -> None:
-        if self._v2 and _try_write(self._folders()[0] / "cgroup.kill", "1"):
-            self.thaw()
-            return
-        # The namespace's first process ends all others with it, so it goes first. The signals are pending when the tree
-        # thaws, so that nothing of it runs again.
-        for pid in [*([self._init] if self._init else []), *self._pids()]:
-            if pid == self._init and pid not in self._pids():
-                continue
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.thaw()
-
-    def alive(self) -> bool:
-        return bool(self._pids())
-
-    def usage(self) -> Usage:
-        memory, pids, cpuacct = (self._dirs.get(name) for name in ("memory", "pids", "cpuacct"))
-        cpu: float | None = None
-        if cpuacct is not None:
-            ticks = _keyed(cpuacct / "cpu.stat", "usage_usec") if self._v2 else _number(cpuacct / "cpuacct.usage")
-            cpu = ticks / (1e6 if self._v2 else 1e9) if ticks is not None else None
-        names = (
-            ("memory.current", "memory.peak", "memory.events")
-            if self._v2
-            else (
-                "memory.usage_in_bytes",
-                "memory.max_usage_in_bytes",
-                "memory.oom_control",
-            )
-        )
-        return Usage(
-            cpu_seconds=cpu,
-            memory_bytes=_number(memory / names[0]) if memory else None,
-            peak_memory_bytes=_number(memory / names[1]) if memory else None,
-            processes=_number(pids / "pids.current") if pids else len(self._pids()),
-            oom_kills=(_keyed(memory / names[2], "oom_kill") or 0) if memory else 0,
-        )
-
     def remove(self) -> bool:
-        for name in ("_freezer", "_events"):
-            fd = getattr(self, name, None)
-            if fd is not None and fd >= 0:
-                os.close(fd)
-                setattr(self, name, None)
+        self.close()
         gone = True
-        for place in self._folders():
+        for place in self.folders():
             try:
                 place.rmdir()
             except FileNotFoundError:
@@ -361,12 +226,12 @@ def sweep() -> int:
     It waits for their processes to end, so it belongs in a thread.
     """
     removed = 0
-    for _, mount, _, _ in _mounts():
+    for _, mount, _, _ in hierarchies():
         for place in _leftovers(mount, _SWEEP_DEPTH):
             for state, value in (("freezer.state", "THAWED"), ("cgroup.kill", "1")):
                 if (place / state).exists():
                     _kill_members(place)
-                    _try_write(place / state, value)
+                    try_write(place / state, value)
             for _ in range(_SWEEP_TRIES):
                 _kill_members(place)
                 try:
@@ -395,8 +260,7 @@ def _leftovers(place: Path, depth: int) -> Iterator[Path]:
         return
     for child in children:
         if (match := _NAME.fullmatch(child.name)) is not None:
-            namespace, pid, started = (int(match.group(index)) for index in (1, 2, 3))
-            if namespace == _pid_namespace() and start_time(pid) != started:
+            if owners.dead(match.group(1)):
                 yield child
         elif depth > 1:
             yield from _leftovers(child, depth - 1)

@@ -96,7 +96,7 @@ def _signalled(number: int, cpu_limited: bool) -> Classified:
 
 def _unexplained(evidence: Evidence) -> str:
     if evidence.outer_status is None:
-        return "the launcher died, and the sandbox with it"
+        return "the launcher died, or the engine, and the sandbox with it"
     if os.WIFSIGNALED(evidence.outer_status):
         return f"something outside ended the sandbox with signal {os.WTERMSIG(evidence.outer_status)}"
     said = evidence.stderr_tail.strip() or "nothing on stderr"

@@ -1,4 +1,4 @@
-"""The small trusted process that every sandboxed program is forked from.
+"""The small trusted process that every sandboxed program is forked from, on the host or as a container's first process.
 
 The evaluator has many threads and much memory: forking from it is slow and unsafe, and a parent-death signal would follow
 the thread that forked. This program is single-threaded and small. It is run by path (`python -I -S launcher.py FD`), imports
@@ -15,6 +15,11 @@ socket for what to run, so that a spare one can be kept ready. There it says `{"
 program's. The socket closes when the program has been executed; `{"error": …}` comes before that if it could not be.
 
 When the evaluator dies, the control socket closes: this process kills what it started and thaws what was frozen.
+
+As a container's first process (`python -I -S launcher.py PATH`) it connects to the SEQPACKET socket at PATH, says
+`{"ready": 1}`, takes one packet as above, forks, and reports `{"wait-status": …}`; the packet brings a socket for errors, which
+the program's execution closes. It then waits to be killed, so that what the container used can still be read, and ends by
+itself, and with it everything in its namespace, when the evaluator's end closes.
 """
 
 from __future__ import annotations
@@ -34,7 +39,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
+SECCOMP_MODE_FILTER = 2
+BPF_INSTRUCTION_BYTES = 8
 MAX_FDS = 250
 PACKET = 64 * 1024
 PARENT_CHECK_SECONDS = 1.0
@@ -42,8 +51,8 @@ PARENT_CHECK_SECONDS = 1.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
+def _prctl(option: int, value: int, pointer: Any = 0) -> None:
+    if _libc.prctl(option, value, pointer, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
@@ -121,11 +130,22 @@ def _restrict(request: dict[str, Any]) -> None:
         os.setresuid(request["uid"], request["uid"], request["uid"])
 
 
+class _FilterProgram(ctypes.Structure):
+    """`struct sock_fprog`."""
+
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
 def _execute(request: dict[str, Any], errors: socket.socket) -> NoReturn:
     try:
+        os.chdir(request["folder"])
+        if request["seccomp"] is not None:
+            code = bytes.fromhex(request["seccomp"])
+            program = _FilterProgram(len(code) // BPF_INSTRUCTION_BYTES, code)
+            _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program))
         os.execve(request["argv"][0], request["argv"], request["env"])  # noqa: S606
     except OSError as failure:
-        _send(errors, {"error": f"{request['argv'][0]}: {failure.strerror}"})
+        _send(errors, {"error": f"{request['argv'][0]}: {failure.strerror or failure}"})
     os._exit(127)
 
 
@@ -196,7 +216,6 @@ def _cell(sock: socket.socket, join: list[str]) -> NoReturn:
         targets = {int(number): fds[index] for number, index in request["fds"].items()}
         os.setsid()
         os.umask(0o077)
-        os.chdir("/")
         # Numbers change hands now: an object that still owned its old one would close another's.
         own = sock.detach()
         if request["supervise"]:
@@ -214,6 +233,61 @@ def _cell(sock: socket.socket, join: list[str]) -> NoReturn:
     os._exit(127)
 
 
+def contain(path: str) -> NoReturn:
+    """Run one program as a container's first process. See the module's docstring."""
+    # Same uid as the program's: undumpable, neither its memory nor its descriptors can be opened by it.
+    _prctl(PR_SET_DUMPABLE, 0)
+    owner = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    owner.connect(path)
+    # The engine's own pipes end here: what nobody can write to need not be read, limited or waited for.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    _send(owner, {"ready": 1})
+    message, fds = _receive(owner)
+    if not message:
+        os._exit(0)
+    request = json.loads(_read_all(fds[0]))
+    program = os.fork()
+    if program == 0:
+        _contained(request, fds)
+    for fd in fds:
+        os.close(fd)
+    while True:
+        readable, _, _ = select.select([owner.fileno(), wake_read], [], [])
+        if owner.fileno() in readable:
+            os._exit(0)  # nothing more is ever sent: it has closed
+        os.read(wake_read, 4096)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0] != 0:
+                if ended[0] == program:
+                    owner.send(json.dumps({"wait-status": ended[1]}).encode() + b"\n")
+
+
+def _contained(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    signal.set_wakeup_fd(-1)
+    _default_signals()
+    errors = socket.socket(fileno=fds[request["errors"]])
+    try:
+        _prctl(PR_SET_DUMPABLE, 1)  # the parent's stays with the parent
+        # The kernel shall take the program, not this one's parent, whose word on its end would be missed.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+        os.setsid()
+        os.umask(0o077)
+        targets = {int(number): fds[index] for number, index in request["fds"].items()}
+        (moved,) = _arrange_fds(targets, (errors.detach(),))
+        errors = socket.socket(fileno=moved)
+        _restrict(request)
+        _execute(request, errors)
+    except BaseException as failure:
+        with contextlib.suppress(OSError):
+            _send(errors, {"error": f"{type(failure).__name__}: {failure}"})
+    os._exit(127)
+
+
 def main() -> None:
     """Serve until the control socket closes."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -227,7 +301,7 @@ def main() -> None:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     parent = os.getppid()
     cells: dict[int, int] = {}
-    thaw: dict[int, list[str]] = {}
+    thaw: dict[int, list[tuple[str, str]]] = {}
     try:
         while True:
             readable, _, _ = select.select([control.fileno(), wake_read], [], [], PARENT_CHECK_SECONDS)
@@ -256,12 +330,16 @@ def main() -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         for paths in thaw.values():
-            for path in paths:
-                with contextlib.suppress(OSError):
-                    Path(path).write_text("THAWED")
+            _thaw(paths)
 
 
-def _reap(control: socket.socket, cells: dict[int, int], thaw: dict[int, list[str]]) -> None:
+def _thaw(paths: list[tuple[str, str]]) -> None:
+    for path, value in paths:
+        with contextlib.suppress(OSError):
+            Path(path).write_text(value)
+
+
+def _reap(control: socket.socket, cells: dict[int, int], thaw: dict[int, list[tuple[str, str]]]) -> None:
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -270,10 +348,14 @@ def _reap(control: socket.socket, cells: dict[int, int], thaw: dict[int, list[st
         if pid == 0:
             return
         cell = cells.pop(pid, None)
-        thaw.pop(pid, None)
+        # Whether it or its evaluator ended first cannot be told from here, and no tree is to stay frozen without its cell.
+        _thaw(thaw.pop(pid, []))
         if cell is not None:
             _send(control, {"cell": cell, "status": status, "cpu": usage.ru_utime + usage.ru_stime})
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1].isdigit():
+        main()
+    else:
+        contain(sys.argv[1])

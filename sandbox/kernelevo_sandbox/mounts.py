@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelevo_sandbox.contract import Mount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 HOSTNAME = "sandbox"
 
@@ -21,6 +25,25 @@ def interpreter_mounts() -> tuple[Mount, ...]:
         if prefix != Path("/") and not prefix.is_relative_to("/usr"):
             wanted.append(Mount(source=prefix, target=str(prefix)))
     return tuple(wanted)
+
+
+def needed(mounts: Iterable[Mount], shown: Mapping[str, Path]) -> list[Mount]:
+    """Those mounts that nothing above them shows already, outer ones first.
+
+    `shown` are places inside that a source is visible at in any case.
+    """
+    bound = {Path(target): source for target, source in shown.items()}
+    found = []
+    for mount in sorted(set(mounts), key=lambda mount: (len(Path(mount.target).parts), mount.target)):
+        target = Path(mount.target)
+        if bound.get(target) == mount.source:
+            continue
+        above = next((place for place in target.parents if place in bound), None)
+        if above is not None and bound[above] / target.relative_to(above) == mount.source:
+            continue
+        bound[target] = mount.source
+        found.append(mount)
+    return found
 
 
 def etc_files(uid: str) -> dict[str, str]:

