@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import tempfile
 import uuid
@@ -16,14 +18,63 @@ from scripted_executor import PROBLEM, ScriptedExecutor, candidate
 
 from kernelevo_api.channel import RetryPolicy
 from kernelevo_api.client import AsyncEvaluatorClient
-from kernelevo_api.types import Candidate, EvaluateRequest, Problem
+from kernelevo_api.errors import EvaluatorError
+from kernelevo_api.types import Candidate, EvaluateRequest, Evaluation, Problem, Progress, Stage
 from kernelevo_evaluator.server import EvaluatorServer
 from kernelevo_evaluator.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
 NO_RETRY = RetryPolicy(queue_s=0, unavailable_s=0)
+PATIENCE_S = 50.0
+"""How long a test waits for what must come: a busy machine is slow, not wrong."""
+
+
+class Asked:
+    """A request under way. Waits for what its stream tells, so that nothing depends on when one looks."""
+
+    def __init__(self, client: AsyncEvaluatorClient, asked: EvaluateRequest) -> None:
+        self.request_id = asked.request_id
+        self.seen: list[Progress] = []
+        self._changed = asyncio.Condition()
+        self._told: set[asyncio.Task[None]] = set()
+        self.task = asyncio.create_task(client.evaluate(asked, on_progress=self._tell))
+
+    def __await__(self) -> Generator[Any, None, Evaluation]:
+        return self.task.__await__()
+
+    async def until(self, seen: Callable[[Progress], bool]) -> Progress:
+        """The first event that is looked for; fails where the request ends without."""
+        async with asyncio.timeout(PATIENCE_S), self._changed:
+            while (found := next(filter(seen, self.seen), None)) is None:
+                assert not self.task.done(), self.task
+                await self._changed.wait()
+        return found
+
+    async def queued(self) -> Progress:
+        """Returns when it waits in the queue."""
+        return await self.until(lambda one: one.queue_position is not None)
+
+    async def at(self, *stages: Stage) -> Progress:
+        """Returns when it is at one of these stages."""
+        return await self.until(lambda one: one.stage in stages)
+
+    async def gone(self) -> None:
+        """The client goes away."""
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, EvaluatorError):
+            await self.task
+
+    def _tell(self, event: Progress) -> None:
+        self.seen.append(event)
+        task = asyncio.create_task(self._notify())
+        self._told.add(task)
+        task.add_done_callback(self._told.discard)
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
 
 class Host:
@@ -43,6 +94,10 @@ class Host:
         self.server = EvaluatorServer(lambda: self.executor, load_settings(flags).settings)
         self.address = await self.server.start()
         return self.client()
+
+    def ask(self, asked: EvaluateRequest, client: AsyncEvaluatorClient | None = None) -> Asked:
+        """Send a request, by this client or one of its own."""
+        return Asked(client or self.client(), asked)
 
     def client(self, **options: Any) -> AsyncEvaluatorClient:
         client = AsyncEvaluatorClient(self.address, **{"retry": NO_RETRY, **options})

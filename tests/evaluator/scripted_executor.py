@@ -90,7 +90,7 @@ class ScriptedExecutor(Executor):
 
     async def until(self, what: str, count: int) -> None:
         """Wait until the list of this name has `count` entries."""
-        async with asyncio.timeout(10), self.changed:
+        async with asyncio.timeout(50), self.changed:
             await self.changed.wait_for(lambda: len(getattr(self, what)) >= count)
 
     async def _note(self, what: str, entry: str) -> None:
@@ -162,7 +162,11 @@ class ScriptedExecutor(Executor):
         await self._note("audits", problem.digest)
         progress(Stage.AUDIT, "auditing")
         if self.audit_hold:
-            await self._wait()
+            try:
+                await self._wait()
+            except asyncio.CancelledError:
+                await self._note("cancelled", "audit")
+                raise
         findings: tuple[Finding, ...] = ()
         if "# refuse" in problem.source:
             findings = (Finding(code="constant_output", message="does not depend on its input", refuses=True),)

@@ -1,0 +1,165 @@
+"""Problems: read, audited once for each environment, stored, found again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, UnknownProblem
+from kernelevo_api.types import Problem, ProblemReport, Progress
+from kernelevo_evaluator import executor as executors
+from kernelevo_evaluator.faults import once_more
+from kernelevo_evaluator.problem import read_problem
+
+if TYPE_CHECKING:
+    from kernelevo_api.types import EvaluateRequest, Limits, RegisterProblemRequest, Stage
+    from kernelevo_evaluator.executor import Executor, ProblemSource, ProgressCallback
+    from kernelevo_evaluator.requests import OpenRequest, ProgressListener
+    from kernelevo_evaluator.scheduler import Listener, Scheduler, Ticket
+    from kernelevo_evaluator.settings import EvaluatorSettings
+    from kernelevo_evaluator.store import Store
+
+RECENT_KEPT = 64
+"""Reports kept in memory for requests that looked into the store before one of them was there."""
+
+
+class Audits:
+    """Reports of problems, made where there is none yet. Belongs to one event loop.
+
+    Args:
+        environment: what a stored report was made with; a report of another one does not count.
+        limits: of an audit.
+    """
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        scheduler: Scheduler,
+        store: Store,
+        settings: EvaluatorSettings,
+        environment: str,
+        limits: Limits,
+    ) -> None:
+        self._executor = executor
+        self._scheduler = scheduler
+        self._store = store
+        self._settings = settings
+        self._environment = environment
+        self._limits = limits
+        self.waiting: Counter[str] = Counter()
+        """Requests of each client that wait for their problem's audit."""
+        # A request may have missed a report in the store because its audit had not ended, and that audit because it had.
+        self._recent: OrderedDict[str, ProblemReport] = OrderedDict()
+
+    async def register(self, request: RegisterProblemRequest, listener: ProgressListener) -> ProblemReport:
+        """The problem's report, from the store or from its audit.
+
+        Raises:
+            ProblemRefused, TooLarge, QueueFull, Draining, EvaluatorFault, StoreUnavailable
+        """
+        if request.problem is None:
+            raise InvalidRequest("problem is missing", violations=[FieldViolation("problem", "is missing")])
+        source = read_problem(request.problem, self._settings.maximum_source_bytes)
+        report = await self.stored(source.digest, request.accept_refused)
+        report = report or self._made_meanwhile(source.digest, request.accept_refused)
+        if report is not None:
+            return report
+
+        def told(stage: Stage, message: str, position: int | None) -> None:
+            listener(Progress(stage=stage, message=message, time=datetime.now(UTC), queue_position=position))
+
+        ticket = self._audit(source, request.accept_refused, request.client_id, told)
+        try:
+            return await ticket.wait()
+        except asyncio.CancelledError:
+            # The client is gone, or the work was stopped; after a grace period nobody waits for it through this ticket.
+            ticket.listener = None
+            asyncio.get_running_loop().call_later(self._settings.grace_s, ticket.give_back)
+            raise
+
+    async def stored(self, digest: str, accept_refused: bool) -> ProblemReport | None:
+        """The stored report, if there is one of this environment.
+
+        Raises:
+            ProblemRefused: it was accepted with a mark before, and is not now.
+        """
+        return _allowed(await self._store.report(digest, self._environment), accept_refused)
+
+    def _made_meanwhile(self, digest: str, accept_refused: bool) -> ProblemReport | None:
+        return _allowed(self._recent.get(digest), accept_refused)
+
+    async def problem_of(self, request: EvaluateRequest) -> ProblemSource:
+        """The problem that a request names or brings.
+
+        Raises:
+            UnknownProblem, ProblemRefused, TooLarge
+        """
+        maximum = self._settings.maximum_source_bytes
+        if request.problem is not None:
+            return read_problem(request.problem, maximum)
+        stored = await self._store.problem(request.problem_digest or "")
+        if stored is None:
+            raise UnknownProblem(
+                f"the problem {request.problem_digest} is not stored here; register it and send the request again"
+            )
+        return read_problem(stored, maximum)
+
+    async def report_for(self, opened: OpenRequest, accept_refused: bool, source: ProblemSource) -> ProblemReport:
+        """The report that an accepted request waits for."""
+        report = self._made_meanwhile(source.digest, accept_refused)
+        if report is not None:
+            return report
+        client = opened.accepted.client_id
+        self.waiting[client] += 1
+        try:
+            ticket = self._audit(source, accept_refused, client, opened.tell, promised=True)
+            opened.ticket = ticket
+            opened.submitted.set()
+            return await ticket.wait()
+        finally:
+            self.waiting[client] -= 1
+            if not self.waiting[client]:
+                del self.waiting[client]
+
+    def _audit(
+        self, source: ProblemSource, accept_refused: bool, client: str, told: Listener, *, promised: bool = False
+    ) -> Ticket[ProblemReport]:
+        """Join or queue the audit of a problem; its end is a stored report."""
+
+        async def action(progress: ProgressCallback) -> ProblemReport:
+            try:
+                report = await once_more(
+                    lambda: self._executor.audit(source, self._limits, accept_refused, progress),
+                    progress,
+                    source.digest,
+                )
+            except executors.ProblemRefused as refused:
+                raise _refusal(str(refused), refused.report) from refused
+            report = replace(report, problem_digest=source.digest, name=source.name, policy=source.policy)
+            await self._store.save_problem(
+                source.digest, Problem(source=source.source, name=source.name), self._environment, report
+            )
+            self._recent[source.digest] = report
+            if len(self._recent) > RECENT_KEPT:
+                self._recent.popitem(last=False)
+            return report
+
+        key = f"problem {source.digest} {accept_refused}"
+        return self._scheduler.submit(key, client, action, told, promised=promised)
+
+
+def _allowed(report: ProblemReport | None, accept_refused: bool) -> ProblemReport | None:
+    if report is not None and report.accepted_with_mark and not accept_refused:
+        raise _refusal("the audit refuses this problem; it was accepted with a mark before", report)
+    return report
+
+
+def _refusal(message: str, report: ProblemReport | None) -> ProblemRefused:
+    findings = [one for one in report.findings if one.refuses] if report is not None else []
+    return ProblemRefused(
+        message, violations=[FieldViolation("problem.source", f"{one.code}: {one.message}") for one in findings]
+    )

@@ -1,0 +1,179 @@
+"""From an accepted request to its stored evaluation: the cache, the audit, the work, the store. Each request once.
+
+Knows nothing of streams and clients; what goes wrong ends in the request's future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from kernelevo_api.errors import CallRefused, Draining, EvaluatorFault, StoreUnavailable
+from kernelevo_api.types import Evaluation, Verdict
+from kernelevo_evaluator.executor import ExecutorFault
+from kernelevo_evaluator.faults import once_more
+from kernelevo_evaluator.store import DONE, NEVER_CACHED
+
+if TYPE_CHECKING:
+    from kernelevo_api.types import EvaluateRequest, ProblemReport
+    from kernelevo_evaluator.admission import Admitted
+    from kernelevo_evaluator.audits import Audits
+    from kernelevo_evaluator.executor import Executor, ProgressCallback
+    from kernelevo_evaluator.requests import OpenRequest, OpenRequests
+    from kernelevo_evaluator.scheduler import Scheduler
+    from kernelevo_evaluator.store import Store
+
+RECENT_KEPT = 64
+"""Evaluations kept in memory for equal requests that come while the first is on its way into the store."""
+
+_log = structlog.get_logger("kernelevo.evaluator")
+
+
+class Fulfilment:
+    """Carries accepted requests out. Belongs to one event loop."""
+
+    def __init__(
+        self, *, executor: Executor, scheduler: Scheduler, store: Store, audits: Audits, requests: OpenRequests
+    ) -> None:
+        self._executor = executor
+        self._scheduler = scheduler
+        self._store = store
+        self._audits = audits
+        self._requests = requests
+        # A request may have missed an equal one in the store because that had not ended, and among what runs because it had.
+        self._recent: OrderedDict[str, Evaluation] = OrderedDict()
+
+    async def carry(
+        self,
+        opened: OpenRequest,
+        request: EvaluateRequest,
+        admitted: Admitted | Evaluation,
+        report: ProblemReport | None,
+        cached: Evaluation | None,
+    ) -> None:
+        """Bring one accepted request to its evaluation, and into the store."""
+        accepted = opened.accepted
+        log = _log.bind(
+            evaluation_id=accepted.evaluation_id, request_id=accepted.request_id, client_id=accepted.client_id
+        )
+        key: str | None = None
+        try:
+            if cached is not None:
+                found = replace(cached, from_cache=True)
+            elif isinstance(admitted, Evaluation):
+                found = admitted
+            else:
+                recent = self._recent.get(admitted.cache_key) if not request.fresh else None
+                if recent is not None:
+                    found = recent
+                else:
+                    key = admitted.cache_key
+                    if report is None:
+                        report = await self._audits.report_for(
+                            opened, request.accept_refused_problem, admitted.job.problem
+                        )
+                        if opened.stopping:
+                            return
+                    admitted = replace(admitted, job=replace(admitted.job, report=report))
+                    found = await self._work(opened, request, admitted)
+                    found = replace(found, findings=admitted.findings + found.findings)
+        except asyncio.CancelledError:
+            opened.submitted.set()
+            if not opened.stopping:
+                raise
+            return
+        except CallRefused as error:
+            opened.submitted.set()
+            log.warning("not evaluated", reason=error.reason.value, message=error.message)
+            await self._fail(opened, error)
+            return
+        except Exception as error:
+            opened.submitted.set()
+            log.exception("not evaluated")
+            await self._fail(opened, EvaluatorFault(f"the evaluator failed: {type(error).__name__}: {error}"))
+            return
+        opened.submitted.set()
+        if opened.stopping:
+            return
+        found = replace(
+            found,
+            evaluation_id=accepted.evaluation_id,
+            request_id=accepted.request_id,
+            created_at=datetime.now(UTC),
+            problem_accepted_with_mark=report is not None and report.accepted_with_mark,
+        )
+        log.info("evaluated", verdict=found.verdict.value, from_cache=found.from_cache)
+        await self.finish(opened, found, key)
+
+    async def finish(
+        self, opened: OpenRequest, evaluation: Evaluation, cache_key: str | None, *, state: str = DONE
+    ) -> None:
+        """Store the end of a request, and tell whoever waits for it."""
+        try:
+            await self._store.finish(opened.accepted.request_id, evaluation, cache_key, state=state)
+        except StoreUnavailable as error:
+            # Kept until the store takes it: the same request_id asks again.
+            opened.unsaved = (evaluation, cache_key)
+            opened.result.set_exception(error)
+            return
+        self._requests.close(opened)
+        opened.result.set_result(evaluation)
+
+    async def save_again(self, opened: OpenRequest) -> Evaluation:
+        """Store an evaluation that the store did not take before.
+
+        Raises:
+            StoreUnavailable: it still does not.
+        """
+        assert opened.unsaved is not None
+        evaluation, cache_key = opened.unsaved
+        await self._store.finish(opened.accepted.request_id, evaluation, cache_key)
+        self._requests.close(opened)
+        return evaluation
+
+    async def _work(self, opened: OpenRequest, request: EvaluateRequest, admitted: Admitted) -> Evaluation:
+        job = admitted.job
+
+        async def action(progress: ProgressCallback) -> Evaluation:
+            async def attempt() -> Evaluation:
+                evaluation = await self._executor.evaluate(job, progress)
+                if evaluation.verdict is Verdict.EVALUATOR_FAULT:
+                    raise ExecutorFault(evaluation.message)
+                return evaluation
+
+            evaluation = await once_more(attempt, progress, job.evaluation_id)
+            if evaluation.verdict not in NEVER_CACHED:
+                self._recent[admitted.cache_key] = replace(
+                    evaluation, findings=admitted.findings + evaluation.findings, from_cache=True
+                )
+                if len(self._recent) > RECENT_KEPT:
+                    self._recent.popitem(last=False)
+            return evaluation
+
+        ticket = self._scheduler.submit(
+            work_key(admitted, request), request.client_id, action, opened.tell, promised=True
+        )
+        opened.ticket = ticket
+        opened.submitted.set()
+        return await ticket.wait()
+
+    async def _fail(self, opened: OpenRequest, error: CallRefused) -> None:
+        if not isinstance(error, Draining):
+            # May be sent again under the same id. Where even that cannot be written, the next start carries it out.
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.abandon(opened.accepted.request_id)
+        self._requests.close(opened)
+        if not opened.result.done():
+            opened.result.set_exception(error)
+
+
+def work_key(admitted: Admitted, request: EvaluateRequest) -> str:
+    """What the work of a request is known by: equal requests join it."""
+    # A fresh measurement begins after it was asked for: it never joins one that is under way.
+    return f"{admitted.cache_key} {admitted.job.evaluation_id}" if request.fresh else admitted.cache_key
