@@ -37,6 +37,7 @@ GIB = 1 << 30
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Bytes = Annotated[int, pydantic.Field(gt=0)]
 Count = Annotated[int, pydantic.Field(gt=0)]
+Device = Literal["auto", "cpu", "cuda", "simulated"]
 
 
 class SettingsInvalid(Exception):
@@ -111,9 +112,14 @@ class EvaluatorSettings(BaseSettings):
     )
 
     # Executor
-    device: Literal["auto", "cpu", "cuda"] = pydantic.Field(
+    device: Device = pydantic.Field(
         "auto",
-        description="what candidates run on; auto: the host's NVIDIA GPUs where there are any, else its processor",
+        description="what candidates run on; auto: the host's NVIDIA GPUs where there are any, else its processor; "
+        "simulated: nothing runs, verdicts are made up, to size a fleet",
+    )
+    simulated_lanes: Count = pydantic.Field(1, description="lanes of a simulated device")
+    simulated_s: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = pydantic.Field(
+        1.0, description="seconds that a simulated evaluation takes"
     )
     lane_cpus: str | None = pydantic.Field(
         None, description="cores of each lane, e.g. 0-3;4-7; empty: shared out among the GPUs, or all in one CPU lane"
@@ -207,6 +213,8 @@ class EvaluatorSettings(BaseSettings):
             lane_cpus=parse_core_sets(self.lane_cpus),
             build_workers=self.build_workers,
             spare_runners=self.spare_runners,
+            simulated_lanes=self.simulated_lanes,
+            simulated_s=self.simulated_s,
             default_limits=self._limits(""),
             maximum_limits=self._limits("_maximum"),
         )
@@ -242,12 +250,14 @@ class ExecutorSettings:
     """What an executor needs to know of the settings."""
 
     state_dir: Path
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     lane_cpus: tuple[frozenset[int], ...] | None = None
     """Cores of each lane; `None`: shared out among the GPUs, or all in one lane of the processor."""
     build_workers: int = 1
     spare_runners: int | None = None
     """Of each lane; `None`: as many as its cores can keep up."""
+    simulated_lanes: int = 1
+    simulated_s: float = 1.0
     default_limits: Limits
     maximum_limits: Limits
 

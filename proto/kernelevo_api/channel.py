@@ -112,16 +112,22 @@ def is_local(target: str) -> bool:
         return False
 
 
-def channel_options() -> Sequence[tuple[str, int]]:
-    """Bounds on messages, quick reconnection, and pings that notice a host that vanished."""
+def channel_options(server_name: str = "") -> Sequence[tuple[str, int | str]]:
+    """Bounds on messages, quick reconnection, and pings that notice a host that vanished.
+
+    Args:
+        server_name: what the server's certificate is checked against, where the target is a number.
+    """
+    named = (("grpc.ssl_target_name_override", server_name), ("grpc.default_authority", server_name))
     return (
+        *(named if server_name else ()),
         ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
-        ("grpc.keepalive_time_ms", 60_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
         # A process may talk to several servers that followed each other on one path: never share a connection.
         ("grpc.use_local_subchannel_pool", 1),
     )

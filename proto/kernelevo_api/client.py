@@ -37,6 +37,7 @@ from kernelevo_api.errors import (
 )
 from kernelevo_api.evaluator.v1 import evaluator_pb2 as pb
 from kernelevo_api.evaluator.v1 import evaluator_pb2_grpc
+from kernelevo_api.health import watch_health
 from kernelevo_api.types import (
     Capabilities,
     EvaluateRequest,
@@ -77,8 +78,10 @@ class _Shared:
         token: str | None = None,
         tls: Tls | None = None,
         retry: RetryPolicy | None = None,
+        server_name: str = "",
     ) -> None:
         self.address = address
+        self._server_name = server_name
         self.client_id = client_id
         self._retry = retry or RetryPolicy()
         self._target = channels.target_of(address)
@@ -235,16 +238,28 @@ class AsyncEvaluatorClient(_Shared):
         message = await self._unary("CancelEvaluation", request, timeout)
         return message.stopped, _read(message.evaluation, Evaluation) if message.HasField("evaluation") else None
 
+    def watch_health(self) -> AsyncIterator[bool]:
+        """Whether the evaluator takes work, now and whenever that changes, until the connection ends.
+
+        Raises:
+            Unreachable: it did.
+            ContractViolation: the server has no health service.
+        """
+        return watch_health(self._open(), self._metadata, self.address)
+
     @property
     def _stub(self) -> Any:
+        return evaluator_pb2_grpc.EvaluatorServiceStub(self._open())
+
+    def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
             secret = channels.credentials(self._tls)
-            options = channels.channel_options()
+            options = channels.channel_options(self._server_name)
             if secret is None:
                 self._channel = grpc.aio.insecure_channel(self._target, options)
             else:
                 self._channel = grpc.aio.secure_channel(self._target, secret, options)
-        return evaluator_pb2_grpc.EvaluatorServiceStub(self._channel)
+        return self._channel
 
     async def _unary(self, method: str, request: Message, timeout: float, *, retry: bool = True) -> Any:
         async def once(left: float | None, patience: Patience) -> Any:
@@ -404,7 +419,7 @@ class EvaluatorClient(_Shared):
     def _stub(self) -> Any:
         if self._channel is None:
             secret = channels.credentials(self._tls)
-            options = channels.channel_options()
+            options = channels.channel_options(self._server_name)
             if secret is None:
                 self._channel = grpc.insecure_channel(self._target, options)
             else:

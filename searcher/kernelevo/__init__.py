@@ -6,7 +6,7 @@
     verdict = kernelevo.evaluate("problem.py", "kernel.py").verdict
 
 `evaluate` and `evolve` start an event loop; inside one, use `kernelevo_searcher.runs`. Errors are those that the messages name:
-`kernelevo_api.errors.EvaluatorError`, `kernelevo_searcher.evaluators.NoEvaluator`, and `BadInput` for a file that is none.
+`kernelevo_api.errors.EvaluatorError`, `kernelevo_api.pool.NoEvaluator`, and `BadInput` for a file that is none.
 """
 
 from __future__ import annotations

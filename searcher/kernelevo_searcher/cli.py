@@ -28,10 +28,10 @@ from kernelevo_api.errors import (
     Unsupported,
 )
 from kernelevo_api.json import to_json
+from kernelevo_api.pool import NoEvaluator, NotEvaluated
 from kernelevo_api.types import BaselineKind, Effort, Evaluation, Verdict
 from kernelevo_searcher import runs
 from kernelevo_searcher.display import describe_evaluation, open_display, plain, ratio_text
-from kernelevo_searcher.evaluators import NoEvaluator, NotEvaluated
 from kernelevo_searcher.runs import BadInput
 from kernelevo_searcher.settings import SearcherSettings, SettingsInvalid, load_settings, setting_origins
 from kernelevo_searcher.state import RunState, is_ours
@@ -68,7 +68,8 @@ EvaluatorOption = Annotated[
     typer.Option(
         "--evaluator",
         metavar="ADDRESS",
-        help="use this evaluator, HOST:PORT or unix:PATH (repeatable where several help); default: start one here",
+        help="use this evaluator: HOST:PORT (each address of the name), unix:PATH, or file:PATH with one a line and read "
+        "again (repeatable); default: start one here",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output")]
@@ -304,6 +305,10 @@ def evolve(
     hints: Annotated[str | None, typer.Option(help="advice to the model, in your own words")] = None,
     seed: Annotated[int | None, typer.Option(help="of everything random in the search [default: 0]")] = None,
     evaluator: EvaluatorOption = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="what to measure on, e.g. kind=cuda,memory=80GiB,architecture=sm_90"),
+    ] = None,
     run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="folder of the new run [default: runs/PROBLEM-TIME]")
     ] = None,
@@ -339,9 +344,11 @@ def evolve(
         flags["baseline"] = _baseline(baseline)
         if resume is not None and (problem is not None or start or run is not None):
             raise BadInput("--resume goes on with a run as it is: leave out PROBLEM.py, --start and --run.")
+        if resume is not None and device is not None:
+            raise BadInput("a run stays on the kind of device that it began on: leave out --device.")
         if resume is None and problem is None:
             raise BadInput("name a problem (kernelevo evolve PROBLEM.py), or a run to go on with (--resume RUN).")
-        settings = _settings(evaluator, **flags)
+        settings = _settings(evaluator, device=device, **flags)
         stream = sys.stderr if as_json else sys.stdout
         display = open_display(stream)
         if resume is not None:

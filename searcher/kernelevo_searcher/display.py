@@ -12,11 +12,13 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from kernelevo_api.pool import Change, Notice
 from kernelevo_api.types import Effort, Evaluation, Progress, Ratio, Verdict
 from kernelevo_searcher.events import (
     CandidateProposed,
     EvaluationFailed,
     EvaluationFinished,
+    EvaluatorChanged,
     EvaluatorsConnected,
     ModelCallFailed,
     ModelCallFinished,
@@ -71,6 +73,8 @@ def line_of(record: Record, state: RunState) -> str | None:
         case EvaluatorsConnected() as event:
             names = ", ".join(event.evaluators)
             return f"evaluator {plain(names)}, device {plain(event.device.name)} {plain(event.device.architecture)}".rstrip()
+        case EvaluatorChanged() as event:
+            return f"evaluator {_one_line(str(Notice(event.change, event.evaluator, event.reason)), 300)}"
         case ProblemRegistered() as event:
             return _registered(event)
         case EvaluationFinished() as event:
@@ -236,7 +240,7 @@ def _style(record: Record) -> str:
     match record.event:
         case EvaluationFinished(evaluation=evaluation):
             return "" if evaluation.verdict is Verdict.PASSED else "yellow"
-        case EvaluationFailed() | Paused() | ModelCallFailed():
+        case EvaluationFailed() | Paused() | ModelCallFailed() | EvaluatorChanged(change=Change.LOST):
             return "red"
         case _:
             return "dim"

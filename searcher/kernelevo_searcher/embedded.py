@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
 from kernelevo_api.errors import EvaluatorError
-from kernelevo_searcher.evaluators import NoEvaluator
+from kernelevo_api.pool import NoEvaluator
 
 if TYPE_CHECKING:
     from kernelevo_api.client import AsyncEvaluatorClient

@@ -13,16 +13,17 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+from kernelevo_api.pool import NotEvaluated
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Language, Problem
 from kernelevo_searcher import policy
 from kernelevo_searcher.dedupe import normal_digest
-from kernelevo_searcher.evaluators import NotEvaluated
 from kernelevo_searcher.events import (
     CandidateProposed,
     DuplicateSkipped,
     EvaluationFailed,
     EvaluationFinished,
     EvaluationStarted,
+    EvaluatorChanged,
     EvaluatorsConnected,
     Event,
     ModelCallFailed,
@@ -61,8 +62,8 @@ from kernelevo_searcher.tuner.tuner import Tuner
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kernelevo_api.pool import EvaluatorPool, Notice
     from kernelevo_api.types import Evaluation, Progress, Ratio
-    from kernelevo_searcher.evaluators import EvaluatorPool
     from kernelevo_searcher.store import RunStore
 
 __all__ = ["Engine", "start_events"]
@@ -137,6 +138,7 @@ class Engine:
         self._seeds: tuple[tuple[str, str, str], ...] = ()
         """Name, source and proposer of each seed."""
         pool.on_wait = self._evaluators_wait
+        pool.on_notice = self._evaluator_changed
 
     # The log.
 
@@ -170,7 +172,7 @@ class Engine:
         await self._connect()
         try:
             async with asyncio.TaskGroup() as tasks:
-                looking = tasks.create_task(self._pool.look_again())
+                looking = tasks.create_task(self._pool.watch())
                 for started in tuple(self.state.in_flight.values()):
                     tasks.create_task(self._evaluate(started))
                 await self._loop(tasks)
@@ -194,7 +196,9 @@ class Engine:
 
     async def _connect(self) -> None:
         state = self.state
-        capabilities = await self._pool.connect(device=state.connected.device if state.connected else None)
+        capabilities = await self._pool.connect(
+            device=state.connected.device if state.connected else state.settings.device
+        )
         assert self._pool.device is not None
         if state.connected is None:
             names = tuple(endpoint.name for endpoint in self._pool.endpoints)
@@ -312,6 +316,12 @@ class Engine:
             self._pause("evaluators", reason)
         else:
             self._unpause("evaluators")
+
+    def _evaluator_changed(self, notice: Notice) -> None:
+        if self.state.finished is None:
+            self._write(EvaluatorChanged(evaluator=notice.evaluator, change=notice.change, reason=notice.reason))
+            # There may be room for more now.
+            self._wake.set()
 
     # Proposing.
 

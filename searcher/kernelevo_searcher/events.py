@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - resolved when events are read back
 
+from kernelevo_api.pool import Change  # noqa: TC001 - resolved when events are read back
 from kernelevo_api.types import (
     BaselineKind,
     Capabilities,
@@ -34,6 +35,7 @@ __all__ = [
     "EvaluationFailed",
     "EvaluationFinished",
     "EvaluationStarted",
+    "EvaluatorChanged",
     "EvaluatorsConnected",
     "Event",
     "ModelCallFailed",
@@ -84,6 +86,8 @@ class RunSettings:
     baseline: BaselineKind = BaselineKind.EAGER
     evaluators: tuple[str, ...] = ()
     """Addresses; none: one is started for the run."""
+    device: DeviceRequirement | None = None
+    """What to measure on; absent: the kind with the most lanes."""
     model: str | None = None
     base_url: str | None = None
     api_key_env: str | None = None
@@ -136,6 +140,15 @@ class EvaluatorsConnected:
     """Of the first."""
     device: DeviceRequirement
     evaluators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorChanged:
+    """An evaluator was lost, came back, joined, left, or is not used; what it held goes to another under the same id."""
+
+    evaluator: str
+    change: Change
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +311,7 @@ Event = (
     RunStarted
     | RunResumed
     | EvaluatorsConnected
+    | EvaluatorChanged
     | ProblemRegistered
     | CandidateProposed
     | DuplicateSkipped

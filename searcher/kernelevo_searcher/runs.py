@@ -9,22 +9,20 @@ import os
 import re
 import secrets
 import uuid
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kernelevo_api.channel import Tls
-from kernelevo_api.client import AsyncEvaluatorClient
+from kernelevo_api.errors import CallRefused
+from kernelevo_api.pool import NotEvaluated
 from kernelevo_api.types import BaselineKind, Candidate, Effort, EvaluateRequest, Problem, Ratio
-from kernelevo_searcher.embedded import EMBEDDED, EmbeddedEvaluator
 from kernelevo_searcher.engine import Engine, start_events
-from kernelevo_searcher.evaluators import Endpoint, EvaluatorPool
+from kernelevo_searcher.evaluators import open_evaluators
 from kernelevo_searcher.state import RunState, replay
 from kernelevo_searcher.store import RunStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kernelevo_api.types import Evaluation, Progress
@@ -49,6 +47,8 @@ __all__ = [
 OPENAI_KEY = "OPENAI_API_KEY"
 BEST_FILE = "best.py"
 _LARGEST_SOURCE = 8 << 20
+_PATIENCE_S = 30.0
+"""How long a single evaluation waits for an evaluator that went away; a run waits as long as it takes."""
 
 
 class BadInput(Exception):
@@ -110,48 +110,6 @@ def new_run_dir(settings: SearcherSettings, problem: Problem) -> Path:
     return settings.runs_dir / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-# Evaluators.
-
-
-def _client(address: str, settings: SearcherSettings) -> AsyncEvaluatorClient:
-    try:
-        token = settings.token_file.read_text(encoding="utf-8").strip() if settings.token_file else None
-        tls = None
-        if settings.tls_root or settings.tls_certificate:
-            tls = Tls(
-                root_certificates=settings.tls_root.read_bytes() if settings.tls_root else None,
-                private_key=settings.tls_key.read_bytes() if settings.tls_key else None,
-                certificate_chain=settings.tls_certificate.read_bytes() if settings.tls_certificate else None,
-            )
-        return AsyncEvaluatorClient(address, client_id=f"kernelevo-{os.getpid()}", token=token, tls=tls)
-    except OSError as error:
-        raise BadInput(f"{error.filename} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise BadInput(f"not an evaluator's address: {error}") from error
-
-
-@asynccontextmanager
-async def _evaluators(
-    addresses: Sequence[str], settings: SearcherSettings, folder: Path
-) -> AsyncIterator[EvaluatorPool]:
-    """The named evaluators, or one started in `folder`."""
-    if addresses:
-        endpoints = [Endpoint(name=address, transport=_client(address, settings)) for address in addresses]
-        pool = EvaluatorPool(endpoints)
-        try:
-            yield pool
-        finally:
-            await pool.close()
-        return
-    with EmbeddedEvaluator(folder) as embedded:
-        client = _client(embedded.address, settings)
-        try:
-            await embedded.wait_ready(client, settings.start_timeout_s)
-            yield EvaluatorPool([Endpoint(name=EMBEDDED, transport=client)], revive=embedded.start)
-        finally:
-            await client.close()
-
-
 # Once.
 
 
@@ -176,24 +134,27 @@ async def evaluate(
     Raises:
         NoEvaluator, EvaluatorError: it was not evaluated.
     """
-    async with _evaluators(settings.evaluators, settings, folder) as pool:
-        await pool.connect()
-        transport = pool.endpoints[0].transport
-        report = await transport.register_problem(problem, accept_refused=accept_refused, on_progress=on_progress)
-        return await transport.evaluate(
-            EvaluateRequest(
-                request_id=str(uuid.uuid4()),
-                problem_digest=report.problem_digest,
-                candidate=Candidate(source=candidate, language=settings.language),
-                effort=effort,
-                baseline=BaselineKind.CANDIDATE if against is not None else settings.baseline,
-                baseline_candidate=Candidate(source=against) if against is not None else None,
-                device=pool.device,
-                fresh=fresh,
-                accept_refused_problem=accept_refused,
-            ),
-            on_progress=on_progress,
+    async with open_evaluators(settings.evaluators, settings, folder) as pool:
+        await pool.connect(device=settings.device_requirement)
+        report = await pool.register(problem, accept_refused=accept_refused, on_progress=on_progress)
+        request = EvaluateRequest(
+            request_id=str(uuid.uuid4()),
+            problem_digest=report.problem_digest,
+            candidate=Candidate(source=candidate, language=settings.language),
+            effort=effort,
+            baseline=BaselineKind.CANDIDATE if against is not None else settings.baseline,
+            baseline_candidate=Candidate(source=against) if against is not None else None,
+            device=pool.device,
+            fresh=fresh,
+            accept_refused_problem=accept_refused,
         )
+        try:
+            return await pool.evaluate(request, on_progress=on_progress, patience_s=_PATIENCE_S)
+        except NotEvaluated as error:
+            if isinstance(error.__cause__, CallRefused):
+                # The evaluator's own words: there is a person to read them.
+                raise error.__cause__ from error
+            raise
 
 
 # Runs.
@@ -283,7 +244,7 @@ async def _work(
     on_progress: Callable[[str, Progress], None] | None,
 ) -> RunState:
     try:
-        async with _evaluators(run.evaluators, settings, store.run_dir / "evaluator") as pool:
+        async with open_evaluators(run.evaluators, settings, store.run_dir / "evaluator") as pool:
             engine = Engine(store, pool, proposer, observe=observe, on_progress=on_progress, settings=run)
             return await engine.run()
     finally:

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import pydantic
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from kernelevo_api.types import BaselineKind, Language
+from kernelevo_api.pool import parse_requirement
+from kernelevo_api.types import BaselineKind, DeviceRequirement, Language
 from kernelevo_searcher.events import RunSettings
 
 __all__ = ["SearcherSettings", "SettingsInvalid", "load_settings", "setting_origins"]
@@ -84,7 +85,12 @@ class SearcherSettings(BaseSettings):
     prompts: Path | None = pydantic.Field(None, description="folder of templates that replace the built-in ones")
 
     # The evaluators
-    evaluators: tuple[str, ...] = pydantic.Field((), description="addresses; none: one is started for the run")
+    evaluators: tuple[str, ...] = pydantic.Field(
+        (), description="addresses, or file:PATH with one a line; none: one is started for the run"
+    )
+    device: str | None = pydantic.Field(
+        None, description="what to measure on, e.g. kind=cuda,memory=80GiB; unset: the kind with the most lanes"
+    )
     token_file: Path | None = pydantic.Field(None, description="file that holds the evaluators' bearer token")
     tls_root: Path | None = pydantic.Field(
         None, description="PEM file of the CA that the evaluators' TLS is checked by"
@@ -105,6 +111,18 @@ class SearcherSettings(BaseSettings):
         """Flags, then the environment; the file is put beneath them by `load_settings`."""
         return init_settings, env_settings, _Beneath(settings_cls)
 
+    @pydantic.field_validator("device")
+    @classmethod
+    def _a_device(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_requirement(value)
+        return value
+
+    @property
+    def device_requirement(self) -> DeviceRequirement | None:
+        """What `device` says."""
+        return parse_requirement(self.device) if self.device is not None else None
+
     def run_settings(self) -> RunSettings:
         """What goes into a run's log."""
         evaluations = self.evaluations
@@ -121,6 +139,7 @@ class SearcherSettings(BaseSettings):
             verify=self.verify,
             baseline=self.baseline,
             evaluators=self.evaluators,
+            device=self.device_requirement,
             model=self.model,
             base_url=self.base_url,
             api_key_env=self.api_key_env,

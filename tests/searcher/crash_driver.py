@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from tests.searcher.scripted_evaluator import KERNEL, PROBLEM, ScriptedEvaluator
 from tests.searcher.scripted_proposer import ScriptedProposer
 
+from kernelevo_api.pool import Endpoint, EvaluatorPool
 from kernelevo_api.types import Problem
 from kernelevo_searcher.engine import Engine, start_events
-from kernelevo_searcher.evaluators import Endpoint, EvaluatorPool
 from kernelevo_searcher.events import Event, Record, RunSettings
 from kernelevo_searcher.store import RunNotFound, RunStore
 

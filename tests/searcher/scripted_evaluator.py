@@ -43,7 +43,7 @@ from kernelevo_api.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 PROBLEM = "class Model: pass\n\ndef get_inputs(): return []\n\ndef get_init_inputs(): return []\n"
@@ -255,6 +255,10 @@ class ScriptedEvaluator:
             ),
             **common,
         )
+
+    async def watch_health(self) -> AsyncIterator[bool]:
+        yield True
+        await asyncio.Event().wait()
 
     async def close(self) -> None:
         for task in self.joined.values():

@@ -14,11 +14,11 @@ from tests.searcher.scripted_evaluator import KERNEL, PROBLEM, ScriptedEvaluator
 from typer.testing import CliRunner
 
 import kernelevo
+from kernelevo_api.pool import Endpoint, EvaluatorPool
 from kernelevo_api.types import Effort, Evaluation, Problem, Ratio, Timing, Verdict
 from kernelevo_searcher.cli import app
 from kernelevo_searcher.display import describe_evaluation, plain
 from kernelevo_searcher.engine import Engine, start_events
-from kernelevo_searcher.evaluators import Endpoint, EvaluatorPool
 from kernelevo_searcher.events import RunSettings
 from kernelevo_searcher.runs import read_problem
 from kernelevo_searcher.settings import SettingsInvalid, load_settings, setting_origins

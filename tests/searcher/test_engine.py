@@ -10,9 +10,9 @@ from tests.searcher.scripted_evaluator import KERNEL, PROBLEM, ScriptedEvaluator
 from tests.searcher.scripted_proposer import COST, ScriptedProposer
 
 from kernelevo_api.errors import ContractViolation, ProblemRefused, TooLarge, Unreachable
+from kernelevo_api.pool import Endpoint, EvaluatorPool, NoEvaluator, PoolSettings
 from kernelevo_api.types import Effort, Problem, Seed
 from kernelevo_searcher.engine import Engine, start_events
-from kernelevo_searcher.evaluators import Endpoint, EvaluatorPool, NoEvaluator
 from kernelevo_searcher.events import (
     DuplicateSkipped,
     EvaluationFailed,
@@ -48,7 +48,7 @@ async def run(
     )
     with RunStore.create(folder) as store:
         store.append(event, texts=texts)
-        pool = EvaluatorPool(endpoints, probe_s=0.01)
+        pool = EvaluatorPool(endpoints, settings=PoolSettings(probe_s=0.01, rest_s=0.01))
         state = await Engine(store, pool, proposer).run()
     assert replay(read_records(folder)) == state
     return state

@@ -36,7 +36,7 @@ def drive(folder: Path, appends: int, moment: str, model: str) -> subprocess.Pop
     return subprocess.Popen(
         [sys.executable, "-m", "tests.searcher.crash_driver", str(folder), str(appends), moment, model],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])},
     )
 
 
