@@ -63,12 +63,16 @@ class LoadWeights(msgspec.Struct, frozen=True, tag="load_weights"):
 
 
 class MakeInputs(msgspec.Struct, frozen=True, tag="make_inputs"):
-    """Reference only: draw inputs under `seed`; floating ones become `x * scale + shift`."""
+    """Reference only: draw inputs under `seed`; floating ones become `x * scale + shift`.
+
+    `vary_from`: by the problem's own `vary`, from the inputs of this seed; "unsupported" where it has none.
+    """
 
     nonce: int
     seed: int
     scale: float = 1.0
     shift: float = 0.0
+    vary_from: int | None = None
 
 
 class StoreInputs(msgspec.Struct, frozen=True, tag="store_inputs"):

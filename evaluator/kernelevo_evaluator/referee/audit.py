@@ -23,12 +23,13 @@ from kernelevo_api.types import (
 )
 from kernelevo_evaluator.referee.buffers import shaped
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, InputClass, shape_class, sizes_of
+from kernelevo_evaluator.referee.clock import Clock, Overhead, Ring
 from kernelevo_evaluator.referee.compare import budget_from, compare, honest_error
 from kernelevo_evaluator.referee.effort import CACHE_BYTES, PLANS
 from kernelevo_evaluator.referee.outcome import Decided
-from kernelevo_evaluator.referee.reference import TIMING_RING, is_inexact, same_bits
+from kernelevo_evaluator.referee.reference import is_inexact, same_bits
+from kernelevo_evaluator.referee.rings import TIMING_RING
 from kernelevo_evaluator.referee.statistics import median_ratio
-from kernelevo_evaluator.referee.timing import Clock, Overhead, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +65,8 @@ class Audit:
         first, again, other = (reference.take_inputs(s) for s in (seed, seed, secrets.randbits(62)))
         budgets: list[ErrorBudget] = []
         self._look_at_inputs(first, again, other)
+        if reference.varies:
+            self._look_at_vary()
         outputs = reference.own_outputs(first)
         expected = reference.expected_outputs(first)
         if self._look_at_outputs(first, outputs):
@@ -75,10 +78,9 @@ class Audit:
         self._look_at_memory()
         input_bytes = sum(t.nbytes for t in reference.inputs.tensors)
         output_bytes = sum(t.nbytes for t in reference.outputs.tensors)
-        ring = Ring.choose(reference.call_seconds, reference.slot_bytes, reference.space)
         cold = reference.space.cache_bytes <= CACHE_BYTES
         self._host.progress(Stage.BASELINE, "timing the reference")
-        baselines = () if self._refused else (self._eager(ring),)
+        baselines = () if self._refused else (self._eager(),)
         return ProblemReport(
             problem_digest=self._digest,
             name=self._name,
@@ -122,6 +124,20 @@ class Audit:
             )
         elif constant:
             self._find("constant_input", f"inputs {constant} do not depend on the seed", refuses=False)
+
+    def _look_at_vary(self) -> None:
+        """What the problem's own `vary` makes is new every time, and something that the reference takes."""
+        reference, base = self._reference, secrets.randbits(62)
+        one, two = (reference.take_inputs(secrets.randbits(62), vary_from=base) for _ in range(2))
+        if all(same_bits(a, b) for a, b in zip(one, two, strict=True)):
+            self._find(
+                "constant_vary",
+                "vary(inputs, generator) returns the same values whatever the generator: use it to draw them",
+            )
+        if not all(bool(torch.isfinite(t).all()) for t in reference.own_outputs(two)):
+            self._find(
+                "vary_not_finite", "the reference's output holds NaN or infinity on what vary(inputs, generator) made"
+            )
 
     def _look_at_outputs(self, content: Tensors, outputs: Tensors) -> bool:
         """False where nothing more can be learnt."""
@@ -258,9 +274,11 @@ class Audit:
                 refuses=False,
             )
 
-    def _eager(self, ring: Ring) -> Baseline:
+    def _eager(self) -> Baseline:
         """The reference as it is, in microseconds a call, overhead subtracted."""
-        clock = Clock(self._host, self._reference.make_mixer(), ring, self._reference.space)
+        reference, contents = self._reference, self._reference.make_contents()
+        ring = Ring.choose(reference.call_seconds, reference.slot_bytes, reference.space, contents.seconds)
+        clock = Clock(self._host, contents, ring, reference.space)
         clock.map([self._reference])
         rings = self._reference.rings[TIMING_RING]
         overhead = Overhead(ring)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from kernelevo_api.types import Correctness, Finding, Stage, Verdict
 from kernelevo_evaluator.messages.runner import Construct, Constructed, Done, LoadWeights, MapRing
 from kernelevo_evaluator.referee.buffers import shaped, tensors_of
-from kernelevo_evaluator.referee.compare import compare, describe
+from kernelevo_evaluator.referee.compare import compare, describe, local_errors, plainly_right
 from kernelevo_evaluator.referee.outcome import Decided
-from kernelevo_evaluator.referee.reference import CHECK_RING, TIMING_RING, Rings, is_inexact, same_bits
+from kernelevo_evaluator.referee.reference import is_inexact, same_bits
+from kernelevo_evaluator.referee.rings import CHECK_RING, TIMING_RING, Rings
 from kernelevo_evaluator.referee.runners import nonce
 
 if TYPE_CHECKING:
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     import torch
 
     from kernelevo_api.types import ErrorBudget, Mismatch
-    from kernelevo_evaluator.referee.reference import Reference
+    from kernelevo_evaluator.referee.reference import Answer, Reference
     from kernelevo_evaluator.referee.runners import Runner
+
+
+_LIKE_TF32 = 3e-5
+"""Norm-wise errors from here to a hundred times as much are those of products whose factors lost some of their bits."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,8 @@ class Subject:
         self.tally = tally
         self.rings: dict[int, Rings] = {}
         self.findings: list[Finding] = []
+        self._honest: dict[tuple[str, int], dict[str, float]] = {}
+        """The reference's own errors in parts of its outputs, by input class and output, as far as checks have shown them."""
 
     @property
     def may_replay(self) -> bool:
@@ -152,33 +159,64 @@ class Subject:
         Raises:
             Decided: a mismatch, or two answers to the same question.
         """
-        expected = self.reference.expected_outputs(content)
+        answer = self.reference.answer(content)
+        self._note_honest_errors(input_class, answer)
         first = self.call_once(content)
-        mismatch = self.judge(input_class, first, expected)
+        mismatch = self.judge(input_class, first, answer)
         if mismatch is not None:
-            self._refuse(Verdict.OUTPUT_MISMATCH, mismatch, describe(mismatch) + self._hint(mismatch))
+            self._refuse(Verdict.OUTPUT_MISMATCH, mismatch, self.explain(mismatch))
         second = self.call_once(content)
-        mismatch = self.judge(input_class, second, expected)
+        mismatch = self.judge(input_class, second, answer)
         if mismatch is not None:
             self._refuse(
                 Verdict.NONDETERMINISTIC,
                 mismatch,
-                f"the first call was right, the second call on the same inputs was not: {describe(mismatch)}",
+                f"the first call was right, the second call on the same inputs was not: {self.explain(mismatch)}",
             )
         self.tally.trials += 1
         if input_class not in self.tally.classes:
             self.tally.classes.append(input_class)
 
-    def judge(self, input_class: str, produced: torch.Tensor, expected: Sequence[torch.Tensor]) -> Mismatch | None:
+    def agrees(self, input_class: str, produced: torch.Tensor, own: Sequence[torch.Tensor]) -> bool:
+        """A quick look at private bytes of an output slot, beside the reference's outputs at its own dtype.
+
+        True: right beyond doubt, and counted. False: `judge` has to say.
+        """
+        layout = self.reference.outputs
+        right = all(
+            plainly_right(
+                shaped(got, spec),
+                shaped(want, spec),
+                self.budgets[input_class, index],
+                self._honest.get((input_class, index), {}),
+            )
+            for index, (spec, got, want) in enumerate(
+                zip(layout.tensors, tensors_of(layout, produced), own, strict=True)
+            )
+        )
+        if right:
+            self.tally.outputs += len(layout.tensors)
+            self.tally.elements += sum(spec.numel for spec in layout.tensors)
+        return right
+
+    def _note_honest_errors(self, input_class: str, answer: Answer) -> None:
+        for index, spec in enumerate(self.reference.outputs.tensors):
+            if is_inexact(spec):
+                known = self._honest.setdefault((input_class, index), {})
+                own, expected = shaped(answer.own[index], spec), shaped(answer.expected[index], spec)
+                for family, error in local_errors(own, expected).items():
+                    known[family] = max(error, known.get(family, 0.0))
+
+    def judge(self, input_class: str, produced: torch.Tensor, answer: Answer) -> Mismatch | None:
         """Compare private bytes of an output slot with what they should be, and count it."""
         layout = self.reference.outputs
         worst: Mismatch | None = None
-        for index, (spec, got, want) in enumerate(
-            zip(layout.tensors, tensors_of(layout, produced), expected, strict=True)
+        for index, (spec, got, want, own) in enumerate(
+            zip(layout.tensors, tensors_of(layout, produced), answer.expected, answer.own, strict=True)
         ):
             budget = self.budgets[input_class, index]
             wide = self.reference.expected.tensors[index] if is_inexact(spec) else spec
-            comparison = compare(shaped(got, spec), shaped(want, wide), budget, index, input_class)
+            comparison = compare(shaped(got, spec), shaped(want, wide), budget, index, input_class, shaped(own, spec))
             if comparison.mismatch is not None and worst is None:
                 worst = comparison.mismatch
             if comparison.ok:
@@ -191,11 +229,25 @@ class Subject:
     def _refuse(self, verdict: Verdict, mismatch: Mismatch, message: str) -> None:
         raise Decided(verdict, self.runner.stage, message, correctness=self.tally.correctness(mismatch))
 
+    def explain(self, mismatch: Mismatch) -> str:
+        """One line for the candidate's author."""
+        budget = self.budgets[mismatch.input_class, mismatch.output_index]
+        return describe(mismatch, budget.honest_norm_error) + self._hint(mismatch)
+
     def _hint(self, mismatch: Mismatch) -> str:
         if any(f.code == "weights_left" for f in self.findings):
             return "; " + next(f.message for f in self.findings if f.code == "weights_left")
         if mismatch.got != mismatch.got:
             return "; part of the output was never written, or became NaN"
+        policy = self.reference.policy
+        if (
+            policy.dtype == "float32"
+            and policy.math == "ieee"
+            and _LIKE_TF32 < (mismatch.norm_error or 0) < 100 * _LIKE_TF32
+        ):
+            return (
+                '; the problem asks for IEEE float32: Triton\'s tl.dot is TF32 unless input_precision="ieee" is given'
+            )
         return ""
 
 

@@ -20,18 +20,30 @@ class Plan:
     minimum_pairs: int
     maximum_pairs: int
     timing_seconds: float
-    """No new pair is begun after this long."""
+    """No new pair is begun after this long, the time for comparing not counted."""
+    samples: int
+    """Calls of a timing that are checked in its first pairs, at least; every later block adds `SAMPLES`. Of calls that are wrong
+    once in twenty, 24 hold one with 71 %, 60 with 95 %, 90 with 99 %."""
     timings: int = 1
     """Independent timings, each in a fresh runner."""
 
 
 PLANS = {
     Effort.SCREEN: Plan(
-        trials=1, scaled_trials=0, shape_trials=0, minimum_pairs=5, maximum_pairs=9, timing_seconds=1.5
+        trials=1, scaled_trials=0, shape_trials=0, minimum_pairs=5, maximum_pairs=9, timing_seconds=1.5, samples=24
     ),
-    Effort.FULL: Plan(trials=3, scaled_trials=1, shape_trials=1, minimum_pairs=9, maximum_pairs=41, timing_seconds=4.0),
+    Effort.FULL: Plan(
+        trials=3, scaled_trials=1, shape_trials=1, minimum_pairs=9, maximum_pairs=41, timing_seconds=4.0, samples=60
+    ),
     Effort.FINAL: Plan(
-        trials=6, scaled_trials=2, shape_trials=2, minimum_pairs=15, maximum_pairs=61, timing_seconds=5.0, timings=2
+        trials=6,
+        scaled_trials=2,
+        shape_trials=2,
+        minimum_pairs=15,
+        maximum_pairs=61,
+        timing_seconds=5.0,
+        samples=90,
+        timings=2,
     ),
 }
 
@@ -63,7 +75,13 @@ REPLAY_BELOW_SECONDS = 100e-6
 """Calls of the reference that are shorter are replayed from CUDA graphs, where both sides can be captured: what would be timed
 otherwise is how fast a process launches."""
 SAMPLES = 2
-"""Slots of every candidate block that are copied out before the clock stops, and compared afterwards."""
+MOST_SAMPLES = 8
+SAMPLED_BYTES = 1 << 20
+DEVICE_MOST_SAMPLES = 4
+DEVICE_SAMPLED_BYTES = 64 << 20
+"""Calls of every block whose outputs are copied out before the clock stops: `SAMPLES` at least, more while they are small."""
+CONTENTS_SECONDS = 0.25
+"""Drawing a block's inputs by the problem's own code takes no longer than this."""
 PROCESS_SPREAD = 0.005
 """Two processes of the same code differ steadily by 0.3-1 %: counted into every interval."""
 DISPUTED_DRIFT = 0.15
@@ -74,8 +92,13 @@ DISPUTED_GAP = 0.30
 shared 2-core host between processes of one honest code: up to 0.2."""
 CACHE_BYTES = 64 << 20
 """A larger last-level cache is taken for one that many cores share, of which a lane has a part: no more is swept out."""
-LONE_CALL = 2.0
-LONE_CALL_US = 50.0
+LONE_CALLS = 8
+"""Calls of either side, each alone in its block, that a pair holds."""
+LONE_GAP = 0.10
+LONE_ERRORS = 1.64
+"""A call that alone in its block is slower than among others, by this much and so many standard errors, counts as it is alone."""
+LONE_DISPUTED = 2.0
+LONE_DISPUTED_US = 50.0
 LONE_PAIRS = 9
-"""A call alone in its block may take this much longer than among others, and so many microseconds, beyond what the baseline
-shows and four standard errors, before the calls of a block are said to share work; and only after so many pairs."""
+"""One that takes this much longer, and so many microseconds, beyond what the baseline shows and four standard errors, disputes
+the timing; only after so many pairs."""

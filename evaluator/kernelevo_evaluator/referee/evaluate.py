@@ -19,19 +19,21 @@ from kernelevo_api.types import (
 from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.checks import Subject, Tally, require_evidence
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, shape_class, sizes_of
+from kernelevo_evaluator.referee.clock import Clock, Ring
 from kernelevo_evaluator.referee.machine import FLOOR_MARGIN
 from kernelevo_evaluator.referee.outcome import Decided, Outcome
-from kernelevo_evaluator.referee.reference import CHECK_RING, TIMING_RING, Reference, attach
+from kernelevo_evaluator.referee.reference import Reference, attach
+from kernelevo_evaluator.referee.rings import CHECK_RING, TIMING_RING
 from kernelevo_evaluator.referee.runners import Runner
-from kernelevo_evaluator.referee.timing import Clock, Ring, Session, timing_of
+from kernelevo_evaluator.referee.timing import Session, timing_of
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
     from kernelevo_api.types import Effort, Limits, ProblemReport, Ratio, Timing
+    from kernelevo_evaluator.referee.clock import Side
     from kernelevo_evaluator.referee.host import Host
-    from kernelevo_evaluator.referee.timing import Side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,10 +281,11 @@ class Evaluation:
         baseline = self._baseline_side()
         baseline.runner.enter(Stage.TIME, 4 * seconds, LimitKind.RUN_TIME)
         reference = self._reference
+        contents = reference.make_contents()
         clock = Clock(
             self._host,
-            reference.make_mixer(),
-            Ring.choose(reference.call_seconds, reference.slot_bytes, reference.space),
+            contents,
+            Ring.choose(reference.call_seconds, reference.slot_bytes, reference.space, contents.seconds),
             reference.space,
         )
         self._host.progress(
@@ -312,7 +315,7 @@ class Evaluation:
                 stopped = session.measure(self._request.bound_speedup)
                 self._host.kill(subject.runner.name)
                 drift = session.drift()
-            lone_us, error_us = session.lone_call_us()
+            lone = session.lone()
         finally:
             for side in sides:
                 side.runner.spin(False)
@@ -326,25 +329,19 @@ class Evaluation:
             reference.policy.timing or TimingPolicy.PIPELINED,
             self._request.report.floor_us,
             drift,
+            lone,
             stopped_at_bound=stopped,
         )
         self._refuse_impossible(timing, drift)
-        if reference.space.lone_calls:
-            self._refuse_shared_work(timing, lone_us, error_us)
-        return timing
-
-    def _refuse_shared_work(self, timing: Timing, lone_us: float, error_us: float) -> None:
-        """The inputs of a whole block lie there when it begins: calls that are quick only together shared their work."""
-        assert timing.candidate_us is not None
-        allowed = settings.LONE_CALL * timing.candidate_us + 4 * error_us + settings.LONE_CALL_US
-        if len(timing.candidate_samples_us) >= settings.LONE_PAIRS and lone_us > allowed:
+        if lone is not None and lone.disputes:
             raise Decided(
                 Verdict.TIMING_DISPUTED,
                 Stage.TIME,
-                f"a call takes {timing.candidate_us:.0f} us among others and {lone_us:.0f} us alone, where the baseline shows no "
-                "such gap: the calls of a block shared work, which no user's calls can",
+                f"a call takes {lone.among_others_us:.0f} us among others and {lone.alone_us:.0f} us alone, where the baseline "
+                "shows no such gap: the calls of a block shared work, which no user's calls can",
                 timing=timing,
             )
+        return timing
 
     def _refuse_impossible(self, timing: Timing, drift: Ratio) -> None:
         if drift.high < 1 - settings.DISPUTED_DRIFT:

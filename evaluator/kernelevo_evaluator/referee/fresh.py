@@ -2,19 +2,20 @@
 
 Each tensor of a new content takes every few elements from one of the real sets, chosen by a secret pattern, each at its own
 place: what is true element by element of the real inputs (a range, a mask, a structural zero) stays true, and no row is one that
-was seen.
+was seen. Where more must be true (an order, a permutation, a sum) the problem's own code draws every content.
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
 SETS = 4
 """Real input sets that are mixed."""
@@ -26,19 +27,66 @@ _WINDOW = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one content is made: for each tensor, where in the secret pattern it begins."""
+    """How one content is made: for each tensor, where in the secret pattern it begins; or the seed it is drawn under."""
 
     offsets: tuple[int, ...]
+
+
+class Contents(Protocol):
+    """Where fresh contents come from: lists of flat tensors, in the layout's order."""
+
+    seconds: float
+    """What it takes to make one, where that is worth a thought."""
+
+    def draw(self) -> Recipe:
+        """A recipe that was not drawn before, where there is something to vary."""
+        ...
+
+    def fill(self, wanted: Iterable[tuple[Recipe, Sequence[torch.Tensor]]]) -> None:
+        """Write contents into flat tensors."""
+        ...
+
+    def content(self, recipe: Recipe) -> list[torch.Tensor]:
+        """A private copy of a content."""
+        ...
+
+
+class Drawn:
+    """Contents that the problem's own code draws, each under a secret seed of its own: for inputs that cannot be mixed."""
+
+    def __init__(
+        self,
+        take: Callable[[int], list[torch.Tensor]],
+        running: Callable[[], AbstractContextManager[None]],
+        seconds: float,
+    ) -> None:
+        """`take` asks the reference for the inputs of a seed, while `running` is entered."""
+        self._take = take
+        self._running = running
+        self.seconds = seconds
+
+    def draw(self) -> Recipe:
+        return Recipe((secrets.randbits(62),))
+
+    def fill(self, wanted: Iterable[tuple[Recipe, Sequence[torch.Tensor]]]) -> None:
+        with self._running():
+            for recipe, into in wanted:
+                for target, tensor in zip(into, self._take(recipe.offsets[0]), strict=True):
+                    target.copy_(tensor)
+
+    def content(self, recipe: Recipe) -> list[torch.Tensor]:
+        with self._running():
+            return self._take(recipe.offsets[0])
 
 
 class Mixer:
     """Makes contents from real sets: lists of flat tensors, of equal lengths and dtypes."""
 
-    def __init__(self, sets: Sequence[Sequence[torch.Tensor]], *, elementwise: bool) -> None:
-        """`elementwise=False`: whole tensors are taken from a set, for problems whose inputs cannot be mixed."""
+    seconds = 0.0
+
+    def __init__(self, sets: Sequence[Sequence[torch.Tensor]]) -> None:
         self._count = len(sets)
         self._tensors = [torch.stack(list(same)) for same in zip(*sets, strict=True)]
-        self._elementwise = elementwise
         generator = torch.Generator().manual_seed(secrets.randbits(62))
         longest = max((t.shape[1] // _run(t.shape[1]) for t in self._tensors), default=0)
         device = self._tensors[0].device if self._tensors else torch.device("cpu")
@@ -57,10 +105,11 @@ class Mixer:
     def make(self, recipe: Recipe, into: Sequence[torch.Tensor]) -> None:
         """Write a content into flat tensors."""
         for stacked, target, offset in zip(self._tensors, into, recipe.offsets, strict=True):
-            if self._elementwise:
-                self._mix(stacked, target, offset)
-            else:
-                target.copy_(stacked[offset % self._count])
+            self._mix(stacked, target, offset)
+
+    def fill(self, wanted: Iterable[tuple[Recipe, Sequence[torch.Tensor]]]) -> None:
+        for recipe, into in wanted:
+            self.make(recipe, into)
 
     def _mix(self, stacked: torch.Tensor, target: torch.Tensor, offset: int) -> None:
         numel = target.numel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from kernelevo_evaluator.messages.codec import encode
 from kernelevo_evaluator.messages.referee import Finished, HostCall, HostReply, decode_to_referee
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kernelevo_evaluator.channel import Channel
 
 
@@ -28,6 +31,7 @@ class Host:
     channel: Channel
     _pending: list[HostCall] = field(default_factory=list)
     _switches: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    _frozen: set[str] = field(default_factory=set)
 
     def _send(self, call: HostCall) -> None:
         self.settle()
@@ -49,10 +53,24 @@ class Host:
     def freeze(self, runner: str) -> None:
         """Stop every process of a runner's sandbox; returns when none can run."""
         self._call(HostCall(what="freeze", runner=runner))
+        self._frozen.add(runner)
 
     def thaw(self, runner: str) -> None:
         """Undo `freeze`."""
         self._call(HostCall(what="thaw", runner=runner))
+        self._frozen.discard(runner)
+
+    @contextmanager
+    def running(self, runner: str) -> Iterator[None]:
+        """Let a runner run for a while, and freeze it again if it was frozen."""
+        frozen = runner in self._frozen
+        if frozen:
+            self.thaw(runner)
+        try:
+            yield
+        finally:
+            if frozen:
+                self.freeze(runner)
 
     def take_switch(self, runner: str) -> None:
         """Get what `thaw_soon` can thaw this runner with by itself, where the host has such a thing."""
@@ -69,6 +87,7 @@ class Host:
 
     def thaw_soon(self, runner: str) -> None:
         """Thaw without waiting: by the runner's switch, or else by a call whose answer `settle` (or the next call) takes."""
+        self._frozen.discard(runner)
         switch = self._switches.get(runner)
         if switch is not None:
             os.pwrite(switch[0], switch[1], 0)
@@ -93,6 +112,7 @@ class Host:
     def kill(self, runner: str) -> None:
         """End a runner's sandbox; returns when its processes are gone."""
         self._call(HostCall(what="kill", runner=runner))
+        self._frozen.discard(runner)
 
     def ended(self, runner: str) -> SandboxEnding:
         """How a runner whose channel closed has ended; it is killed if it lives on without its channel."""
@@ -102,6 +122,7 @@ class Host:
     def fresh(self, runner: str) -> socket.socket:
         """Another runner with the same module loaded, in place of the one of that name, which is killed."""
         _, fds = self._call(HostCall(what="fresh", runner=runner))
+        self._frozen.discard(runner)
         return socket.socket(fileno=fds[0])
 
     def progress(self, stage: Stage, text: str) -> None:

@@ -29,22 +29,21 @@ from kernelevo_evaluator.messages.runner import (
     StoreWeights,
 )
 from kernelevo_evaluator.referee import effort as settings
-from kernelevo_evaluator.referee.buffers import POISON, Region, tensors_of
-from kernelevo_evaluator.referee.fresh import SETS, Mixer
+from kernelevo_evaluator.referee.buffers import Region, tensors_of
+from kernelevo_evaluator.referee.fresh import SETS, Contents, Drawn, Mixer
 from kernelevo_evaluator.referee.outcome import Decided
+from kernelevo_evaluator.referee.rings import CHECK_RING, TIMING_RING, Rings
 from kernelevo_evaluator.referee.runners import Runner, RunnerFailed, nonce
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kernelevo_api.types import ProblemPolicy
     from kernelevo_evaluator.messages.layout import TensorSpec
     from kernelevo_evaluator.referee.host import Host
-    from kernelevo_evaluator.referee.spaces import Memory, Space
+    from kernelevo_evaluator.referee.spaces import Space
 
-CHECK_RING = 0
-TIMING_RING = 1
 _DEVICE_CALLS = 33
 _ARENA_SPARE = 256 << 20
 
@@ -60,72 +59,12 @@ class Weights:
     init_region: Region
 
 
-@dataclass(slots=True)
-class Rings:
-    """What one side has mapped under one ring number."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Outputs of the reference for one content, flat: as they should be (float64 where it runs so), and at its own dtype."""
 
-    inputs: Region
-    outputs: Region
-    expected: Region | None = None
-    arena: Memory | None = None
-    """Where the model's outputs are allocated, in a space that has arenas."""
-    places: tuple[int, ...] = ()
-    """Where the outputs of the last block lie in the arena, call by call."""
-
-    @property
-    def arena_bytes(self) -> int:
-        """Size of the arena; 0 without one."""
-        return self.arena.bytes.numel() if self.arena is not None else 0
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """What a runner maps, in the order of `MapRing`."""
-        memories = (self.inputs, self.outputs, self.expected, self.arena)
-        return tuple(memory.fd for memory in memories if memory is not None)
-
-    def copy_output(self, call: int, slot: int, into: torch.Tensor) -> None:
-        """A private copy of what one call of the last block returned, by the output's layout.
-
-        Where it lies is the runner's claim: a wrong one copies what is compared and found wrong, or nothing but the poison.
-        """
-        if self.arena is None:
-            self.outputs.copy_out(slot, into)
-            return
-        tensors = self.outputs.layout.tensors
-        places = self.places[call * len(tensors) : (call + 1) * len(tensors)]
-        if (
-            len(places) < len(tensors)
-            or max(place + spec.nbytes for spec, place in zip(tensors, places, strict=True)) > self.arena.bytes.numel()
-        ):
-            into.fill_(POISON)
-            return
-        for spec, place in zip(tensors, places, strict=True):
-            into[spec.offset : spec.offset + spec.nbytes] = self.arena.bytes[place : place + spec.nbytes]
-
-    def poison_arena(self) -> None:
-        """Make what the last block left in the arena useless."""
-        if self.arena is None:
-            return
-        tensors = self.outputs.layout.tensors
-        ranges = sorted(
-            (place, place + tensors[index % len(tensors)].nbytes) for index, place in enumerate(self.places)
-        )
-        merged: list[tuple[int, int]] = []
-        for begin, end in ranges:
-            # Small gaps are the allocator's rounding.
-            if merged and begin <= merged[-1][1] + 512:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-            else:
-                merged.append((begin, end))
-        for begin, end in merged:
-            self.arena.bytes[begin:end].fill_(POISON)
-        self.places = ()
-
-    def close(self) -> None:
-        """Give the memory back."""
-        for memory in (self.inputs, self.outputs, self.expected, self.arena):
-            if memory is not None:
-                memory.close()
+    expected: list[torch.Tensor]
+    own: list[torch.Tensor]
 
 
 class Reference:
@@ -134,12 +73,15 @@ class Reference:
     trusted = True
     """As a side of a timing: it may meet the same content again."""
 
-    def __init__(self, runner: Runner, policy: ProblemPolicy, space: Space) -> None:
+    def __init__(self, runner: Runner, host: Host, policy: ProblemPolicy, space: Space) -> None:
         self.runner = runner
+        self._host = host
         self.space = space
         self.policy = policy
         self.sizes: dict[str, int] | None = None
         self.mutated: tuple[int, ...] = ()
+        self.varies = False
+        """Whether the problem has a `vary` of its own."""
         self.inputs: Layout
         self.outputs: Layout
         self.expected: Layout
@@ -180,21 +122,33 @@ class Reference:
             )
         self.weights = weights
 
-    def make_inputs(self, seed: int | None = None, scale: float = 1.0, shift: float = 0.0) -> Layout:
-        """Let the runner draw inputs, under a secret seed unless one is given; it holds them until they are stored."""
+    def make_inputs(
+        self, seed: int | None = None, scale: float = 1.0, shift: float = 0.0, vary_from: int | None = None
+    ) -> Layout:
+        """Let the runner draw inputs, under a secret seed unless one is given; it holds them until they are stored.
+
+        `vary_from`: by the problem's `vary`, from the inputs of this seed.
+        """
         command = MakeInputs(
-            nonce=nonce(), seed=secrets.randbits(62) if seed is None else seed, scale=scale, shift=shift
+            nonce=nonce(),
+            seed=secrets.randbits(62) if seed is None else seed,
+            scale=scale,
+            shift=shift,
+            vary_from=vary_from,
         )
         return self.runner.must(command, Described).layout
 
-    def take_inputs(self, seed: int | None = None, scale: float = 1.0, shift: float = 0.0) -> list[torch.Tensor]:
+    def take_inputs(
+        self, seed: int | None = None, scale: float = 1.0, shift: float = 0.0, vary_from: int | None = None
+    ) -> list[torch.Tensor]:
         """Draw inputs and return private copies, flat, in the layout's order."""
-        layout = self.make_inputs(seed, scale, shift)
+        layout = self.make_inputs(seed, scale, shift, vary_from)
         if layout != self.inputs:
+            what = "get_inputs()" if vary_from is None else "vary(inputs, generator)"
             raise Decided(
                 Verdict.PROBLEM_FAULT,
                 self.runner.stage,
-                "get_inputs() returned other shapes, dtypes or structure than before: they must not depend on the seed",
+                f"{what} returned other shapes, dtypes or structure than before: they must not depend on the seed",
             )
         self.runner.must(StoreInputs(nonce=nonce(), ring=CHECK_RING, slot=0), Done)
         return tensors_of(self.inputs, self.rings[CHECK_RING].inputs.copy_out(0))
@@ -240,6 +194,20 @@ class Reference:
             return self._ask_outputs(precision)
         except RunnerFailed as error:
             raise self.runner.verdict_of(error.failure) from None
+
+    def look_for_vary(self) -> None:
+        """Learn whether the problem has a `vary`.
+
+        Raises:
+            Decided: it has one, which fails.
+        """
+        try:
+            self.runner.ask(MakeInputs(nonce=nonce(), seed=secrets.randbits(62), vary_from=0), Described)
+        except RunnerFailed as error:
+            if error.failure.kind != "unsupported":
+                raise self.runner.verdict_of(error.failure) from None
+        else:
+            self.varies = True
 
     def find_mutated(self) -> tuple[int, ...]:
         """Which inputs a call changes; they count as outputs from then on. The check ring is mapped anew if there are any."""
@@ -327,39 +295,58 @@ class Reference:
         return tensors_of(self.outputs, rings.outputs.copy_out(0))
 
     def expected_outputs(self, content: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the outputs should be for a content; private, flat: float64 where the reference runs so, else as its own.
+        """As `answer`, what the outputs should be."""
+        return self.answer(content).expected
+
+    def answer(self, content: Sequence[torch.Tensor]) -> Answer:
+        """What the outputs should be for a content, and what the reference's own are; private, flat.
 
         Integer and boolean outputs come from the reference at its own dtype: at another precision an argmax may differ.
         """
+        own = self.own_outputs(content)
         if self.precision == "problem":
-            return self.own_outputs(content)
+            return Answer(own, own)
         rings = self.rings[CHECK_RING]
         assert rings.expected is not None
         rings.inputs.write(0, content)
         rings.expected.poison(0)
         self.runner.must(RunExpected(nonce=nonce(), ring=CHECK_RING, slot=0, into=0, precision=self.precision), Done)
         expected = tensors_of(self.expected, rings.expected.copy_out(0))
-        if not all(is_inexact(spec) for spec in self.outputs.tensors):
-            own = self.own_outputs(content)
-            expected = [
+        return Answer(
+            [
                 wide if is_inexact(spec) else narrow
                 for spec, wide, narrow in zip(self.outputs.tensors, expected, own, strict=True)
-            ]
-        return expected
+            ],
+            own,
+        )
 
-    def make_mixer(self) -> Mixer:
-        """A mixer over real input sets; element-wise where the reference takes what that makes."""
-        sets = [self.take_inputs() for _ in range(SETS)]
-        mixer = Mixer(sets, elementwise=True)
+    def make_contents(self) -> Contents:
+        """Where the contents of timed calls come from.
+
+        The problem's own `vary` where it has one. Otherwise real input sets are mixed element by element, if the reference takes
+        what that makes; where it does not, `get_inputs` draws every content.
+        """
+        if self.varies:
+            base = secrets.randbits(62)
+            return self._drawn(lambda seed: self.take_inputs(seed, vary_from=base))
+        mixer = Mixer([self.take_inputs() for _ in range(SETS)])
         try:
             outputs = self.own_outputs(mixer.content(mixer.draw()))
         except Decided:
             if not self.runner.alive:
                 raise
-            return Mixer(sets, elementwise=False)
+            return self._drawn(self.take_inputs)
         if all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()):
             return mixer
-        return Mixer(sets, elementwise=False)
+        return self._drawn(self.take_inputs)
+
+    def _drawn(self, take: Callable[[int], list[torch.Tensor]]) -> Drawn:
+        took = []
+        for _ in range(3):
+            began = time.monotonic()
+            take(secrets.randbits(62))
+            took.append(time.monotonic() - began)
+        return Drawn(take, lambda: self._host.running(self.runner.name), min(took))
 
     def estimate_call(self) -> float:
         """Seconds that one call takes, by the outside clock: the best of a few, once the first calls have warmed it up.
@@ -414,9 +401,10 @@ def attach(
     runner = Runner(name, sock, host, space, blame=Verdict.PROBLEM_FAULT)
     runner.enter(Stage.PREPARE, seconds, LimitKind.PREPARE_TIME)
     runner.must(LoadModule(nonce=nonce(), source=source, role="reference", math=policy.math), Done)
-    reference = Reference(runner, policy, space)
+    reference = Reference(runner, host, policy, space)
     reference.construct()
     reference.describe()
+    reference.look_for_vary()
     reference.find_mutated()
     if compiled:
         runner.must(CompileModel(nonce=nonce()), Done)

@@ -35,6 +35,17 @@ def median_quotient(above: Sequence[float], below: Sequence[float], seed: int = 
     )
 
 
+def quartile_gap(above: Sequence[float], below: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Lower quartile of one sample less that of another, and its standard error by the bootstrap. At least one value in each."""
+    generator = np.random.default_rng(seed)
+    drawn = []
+    for values in (above, below):
+        taken = np.asarray(values, dtype=np.float64)[generator.integers(0, len(values), size=(_RESAMPLES, len(values)))]
+        drawn.append(np.quantile(taken, 0.25, axis=1))
+    gap = float(np.quantile(above, 0.25) - np.quantile(below, 0.25))
+    return gap, float(np.std(drawn[0] - drawn[1]))
+
+
 def _log_medians(values: Sequence[float], generator: np.random.Generator) -> _Logs:
     """Medians of bootstrap resamples, as logarithms."""
     logs = np.log(np.asarray(values, dtype=np.float64))

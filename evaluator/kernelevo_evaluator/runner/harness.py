@@ -77,6 +77,8 @@ class Harness:
         self._state: list[torch.Tensor] = []
         self._init: Any = []
         self._init_tensors: list[torch.Tensor] = []
+        self._base: tuple[int, list[Any]] | None = None
+        """The inputs that the problem's `vary` starts from, and their seed."""
         self._pending: Any = None
         self._pending_tensors: list[torch.Tensor] = []
         self._rings: dict[int, Ring] = {}
@@ -236,6 +238,7 @@ class Harness:
         """Override module constants, the earlier ones restored first."""
         assert self._module is not None
         vars(self._module).update(self._defaults)
+        self._base = None
         self._defaults = {}
         for name, value in sizes.items():
             if name not in vars(self._module):
@@ -261,9 +264,23 @@ class Harness:
 
     def _make_inputs(self, command: MakeInputs) -> Reply:
         assert self._module is not None
-        _seed(command.seed)
-        made = list(self._module.get_inputs())
-        tree, tensors = flatten(made, "get_inputs()")
+        if command.vary_from is None:
+            _seed(command.seed)
+            made, what = list(self._module.get_inputs()), "get_inputs()"
+        else:
+            vary = getattr(self._module, "vary", None)
+            if vary is None:
+                return Failed(
+                    nonce=command.nonce, kind="unsupported", error="Protocol", message="the problem has no vary"
+                )
+            if self._base is None or self._base[0] != command.vary_from:
+                _seed(command.vary_from)
+                self._base = (command.vary_from, list(self._module.get_inputs()))
+            # A copy: it may write into what it is given.
+            inputs, generator = copy.deepcopy(self._base[1]), torch.Generator().manual_seed(command.seed % (1 << 63))
+            _seed(command.seed)
+            made, what = list(vary(inputs, generator)), "vary(inputs, generator)"
+        tree, tensors = flatten(made, what)
         self._pending_tensors = [
             _transform(t.to(self._device), self._dtype, command.scale, command.shift) for t in tensors
         ]

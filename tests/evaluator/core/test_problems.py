@@ -41,7 +41,17 @@ class ModelNew(nn.Module):
 """
 
 
+VARY = """
+def vary(inputs, generator):
+    {}
+"""
+
 REFUSED = {
+    "constant vary": ("constant_vary", source() + VARY.format("return inputs")),
+    "vary that is not finite": (
+        "vary_not_finite",
+        source() + VARY.format("return [torch.randn(8, 16, generator=generator) / 0.0 * 0.0]"),
+    ),
     "constant output": ("constant_output", source("return torch.ones(3) + 0 * x.sum()")),
     "random forward": ("random_forward", source("return x + torch.rand_like(x)")),
     "not finite": ("not_finite", source("return torch.log(x)")),
@@ -82,8 +92,10 @@ async def test_refused(bench, name):
         source("import ctypes; ctypes.string_at(0)"),
         source("return self.forward(x)"),
         source(inputs="[torch.randn(8, 16 + int(torch.randint(0, 100, (1,))))]"),
+        source() + VARY.format("raise ValueError('no')"),
+        source() + VARY.format("return [inputs[0][1:]]"),
     ],
-    ids=[str(n) for n in range(13)],
+    ids=[str(n) for n in range(15)],
 )
 async def test_a_reference_that_fails(bench, text):
     with pytest.raises(ProblemRefused) as refused:
@@ -242,3 +254,46 @@ async def test_torch_compile_as_the_baseline(bench):
 
 async def test_digests_tell_problems_apart():
     assert problem(source()).digest != problem(source(), dtype="bfloat16").digest
+
+
+SORTED = "[torch.randn(8, 16).sort(dim=1).values]"
+ORDERED = """
+        if not torch.equal(x, x.sort(dim=1).values):
+            raise ValueError("not in order")
+        return torch.clamp(x, min=0)"""
+STRICT = """
+        if not torch.equal(x, x.sort(dim=1).values):
+            raise ValueError("not in order")
+        return torch.relu(x)"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        source(inputs=SORTED) + VARY.format("return [torch.randn(8, 16, generator=generator).sort(dim=1).values]"),
+        source(inputs=SORTED)
+        + VARY.format("inputs[0].add_(torch.randn(8, 16, generator=generator)); return [inputs[0].sort(dim=1).values]"),
+        source(STRICT, inputs=SORTED),
+    ],
+    ids=["vary", "vary in place", "drawn anew"],
+)
+async def test_inputs_that_cannot_be_mixed_stay_what_they_are(bench, text):
+    """Timed calls see nothing that is out of order: by the problem's `vary`, or since the reference refuses mixed inputs."""
+    result = await bench.judge(candidate(ORDERED), text, skip_timing=False, effort=Effort.SCREEN)
+    assert result.verdict is Verdict.PASSED, result.message
+    assert result.correctness.timed_calls_compared > 0
+
+
+async def test_inputs_that_are_drawn_never_repeat(bench):
+    """What a timed call is given was given to none before, though nothing can be mixed."""
+    seen = """
+        key = x.sum().item()
+        if key in KNOWN and KNOWN[key] > 2:
+            raise ValueError("seen before")
+        KNOWN[key] = KNOWN.get(key, 0) + 1
+        return torch.clamp(x, min=0)"""
+    # Each check calls twice on one input.
+    result = await bench.judge(
+        candidate(seen, top="KNOWN = {}"), source(STRICT, inputs=SORTED), skip_timing=False, effort=Effort.SCREEN
+    )
+    assert result.verdict is Verdict.PASSED, result.message

@@ -157,13 +157,7 @@ HONEST = MODEL + "\n    answer = compute\n"
 
 ATTACKS = [
     pytest.param(AHEAD, id="ahead"),
-    pytest.param(
-        BATCH,
-        id="batch",
-        marks=pytest.mark.xfail(
-            strict=False, reason="the work of a block's calls done as one is found only where it gains much"
-        ),
-    ),
+    pytest.param(BATCH, id="batch"),
     pytest.param(THREAD, id="thread"),
     pytest.param(SLOW_SHORT, id="slow when it is short"),
     pytest.param(SKIPS, id="skips"),
