@@ -1,8 +1,7 @@
-"""Bearer tokens: who may call. Tokens are read once from a file, and compared in constant time."""
+"""Who calls: proved by a bearer token or a client certificate, or by nothing where the address itself is private."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from typing import TYPE_CHECKING, Any
 
@@ -10,46 +9,63 @@ import grpc
 import grpc.aio
 
 from kernelevo_api.errors import Unauthenticated
+from kernelevo_evaluator.admission import MAXIMUM_CLIENT_ID
 from kernelevo_evaluator.service import refuse
+from kernelevo_evaluator.tokens import digest_of_token
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-SHORTEST_TOKEN = 16
+    from kernelevo_evaluator.queue import Quota
+    from kernelevo_evaluator.tokens import TokenEntry
+
 _OPEN_TO_ALL = "/grpc.health.v1.Health/"
 """Probes of load balancers carry no token, and learn nothing but whether work is taken."""
+_CERTIFICATE_NAMES = ("x509_subject_alternative_name", "x509_common_name")
 
 
-class TokensInvalid(Exception):
-    """The token file cannot be used."""
+class Gate:
+    """Tells callers apart. `entries` may be exchanged while calls are answered."""
 
+    def __init__(self, entries: Iterable[TokenEntry] | None) -> None:
+        """`entries`: `None` where no token is asked for."""
+        self.entries = tuple(entries) if entries is not None else None
 
-def read_tokens(path: Path) -> tuple[bytes, ...]:
-    """SHA-256 of each token in the file: one a line, empty lines and lines that begin with # aside.
+    @property
+    def quotas(self) -> Mapping[str, Quota]:
+        """Quota of each name."""
+        return {entry.name: entry.quota for entry in self.entries or ()}
 
-    Raises:
-        TokensInvalid: unreadable, open to other users, without a token, or with one that can be guessed.
-    """
-    try:
-        if path.stat().st_mode & 0o077:
-            raise TokensInvalid(f"{path} can be read by other users; chmod 600 it")
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokensInvalid(f"{path} cannot be read: {error}") from error
-    tokens = [line for line in lines if line and not line.startswith("#")]
-    if not tokens:
-        raise TokensInvalid(f"{path} holds no token")
-    if any(len(token) < SHORTEST_TOKEN for token in tokens):
-        raise TokensInvalid(f"a token in {path} is shorter than {SHORTEST_TOKEN} characters")
-    return tuple(hashlib.sha256(token.encode()).digest() for token in tokens)
+    def named(self, metadata: Any) -> str | None:
+        """The name whose token a call carries."""
+        found: str | None = None
+        for key, value in metadata or ():
+            if key != "authorization" or not isinstance(value, str):
+                continue
+            scheme, _, token = value.partition(" ")
+            digest = digest_of_token(token)
+            for entry in self.entries or ():
+                # No early end: the time says nothing about which token, or how much of it, was right.
+                same = hmac.compare_digest(digest, entry.digest)
+                found = entry.name if same and scheme.lower() == "bearer" else found
+        return found
+
+    def caller(self, context: Any) -> str | None:
+        """The proved name of who makes a call; `None` where nothing was asked to be proved."""
+        if self.entries is not None:
+            return self.named(context.invocation_metadata())
+        proved = context.auth_context()
+        for kind in _CERTIFICATE_NAMES:
+            for value in proved.get(kind, ()):
+                return f"cert:{value.decode('utf-8', 'replace')}"[:MAXIMUM_CLIENT_ID]
+        return None
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses calls without one of the tokens."""
+    """Refuses calls without a token that the gate knows."""
 
-    def __init__(self, tokens: tuple[bytes, ...]) -> None:
-        self._tokens = tokens
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
 
     async def intercept_service(
         self,
@@ -58,7 +74,9 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
     ) -> Any:
         handler = await continuation(handler_call_details)
         details: Any = handler_call_details
-        if handler is None or details.method.startswith(_OPEN_TO_ALL) or self._known(details.invocation_metadata):
+        if handler is None or details.method.startswith(_OPEN_TO_ALL):
+            return handler
+        if self._gate.named(details.invocation_metadata) is not None:
             return handler
 
         async def deny(_request: Any, context: Any) -> None:
@@ -71,14 +89,3 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(deny)
         return grpc.unary_unary_rpc_method_handler(deny)
-
-    def _known(self, metadata: Any) -> bool:
-        given = [value for key, value in metadata or () if key == "authorization" and isinstance(value, str)]
-        known = False
-        for value in given:
-            scheme, _, token = value.partition(" ")
-            digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-            for one in self._tokens:
-                # No early end: the time says nothing about which token, or how much of it, was right.
-                known |= hmac.compare_digest(digest, one) and scheme.lower() == "bearer"
-        return known

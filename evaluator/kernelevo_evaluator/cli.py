@@ -1,4 +1,4 @@
-"""The command `kernelevo-evaluator`: serve, doctor, status, settings.
+"""The command `kernelevo-evaluator`: serve, doctor, status, token, settings.
 
 Exit codes: 0 all is well, 1 the evaluator cannot do its work here (the message says what is missing), 2 usage.
 """
@@ -17,18 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from kernelevo_api.client import AsyncEvaluatorClient
 from kernelevo_api.errors import EvaluatorError
-from kernelevo_api.json import to_json
 from kernelevo_evaluator import lifeline
 from kernelevo_evaluator.settings import EvaluatorSettings, LoadedSettings, SettingsInvalid, load_settings
 
 if TYPE_CHECKING:
-    from kernelevo_api.types import Capabilities
     from kernelevo_evaluator.doctor import Check
     from kernelevo_evaluator.server import EvaluatorServer
 
@@ -73,7 +69,7 @@ def serve(
     tls_certificate: Annotated[Path | None, typer.Option(help="PEM: the server's certificate chain.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM: the server's private key.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="PEM: ask clients for certificates of this CA.")] = None,
-    token_file: Annotated[Path | None, typer.Option(help="File with one accepted bearer token a line.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="TOML file of accepted tokens; `token` writes it.")] = None,
     config: Configuration = None,
     assignments: Assignments = None,
     ready_fd: Annotated[
@@ -140,20 +136,47 @@ def doctor(
 @app.command()
 def status(
     address: Annotated[str, typer.Argument(help="unix:PATH, a path, or host:port.")],
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until interrupted.")] = False,
-    token_file: Annotated[Path | None, typer.Option(help="File whose first line is the token to use.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print once, where a terminal would get a live table.")] = False,
+    token_file: Annotated[Path | None, typer.Option(help="File whose first word is the token to use.")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="PEM: talk TLS, and trust servers of this CA.")] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM: this client's certificate chain.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM: this client's private key.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
-    """Ask a running evaluator what it has and how busy it is. Exit code 1 if none answers."""
+    """Show what a running evaluator has and how busy it is, live on a terminal. Exit code 1 if none answers."""
+    from kernelevo_api.channel import Tls
+    from kernelevo_evaluator.status import show
+
     try:
         token = token_file.read_text(encoding="utf-8").split()[0] if token_file is not None else None
-        asyncio.run(_status(address, token, watch=watch, as_json=as_json))
-    except (ValueError, IndexError, OSError) as error:
+        pem = [path.read_bytes() if path is not None else None for path in (tls_ca, tls_key, tls_certificate)]
+        tls = Tls(root_certificates=pem[0], private_key=pem[1], certificate_chain=pem[2]) if any(pem) else None
+        asyncio.run(show(address, token, tls, once=once, as_json=as_json))
+    except IndexError:
+        _fail(f"{token_file} holds no token", 2)
+    except (ValueError, OSError) as error:
         _fail(str(error), 2)
     except EvaluatorError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         return
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="Who gets it: letters, digits, - and _.")],
+    token_file: Annotated[Path, typer.Option(help="The server's token file; made where there is none.")],
+    queued: Annotated[int | None, typer.Option(min=1, help="Most of its requests that wait.")] = None,
+    running: Annotated[int | None, typer.Option(min=1, help="Most of its requests that run at once.")] = None,
+) -> None:
+    """Let one more in: print a new token, once, and add its digest to the token file. SIGHUP makes a server read it."""
+    from kernelevo_evaluator.queue import Quota
+    from kernelevo_evaluator.tokens import TokensInvalid, add_token
+
+    try:
+        print(add_token(token_file, name, Quota(queued, running)))  # noqa: T201
+    except TokensInvalid as error:
+        _fail(str(error), 1)
 
 
 @app.command(name="settings")
@@ -168,12 +191,12 @@ def show_settings(
 async def _serve(settings: EvaluatorSettings, ready_fd: int | None, exit_with_parent: bool) -> int:
     # Imported here, so that `status` and `settings` work where an evaluator cannot run.
     from kernelevo_api.errors import StoreUnavailable
-    from kernelevo_evaluator.auth import TokensInvalid
     from kernelevo_evaluator.executor import ExecutorFault
     from kernelevo_evaluator.logs import configure
     from kernelevo_evaluator.server import evaluator_version
     from kernelevo_evaluator.sockets import ListenError
     from kernelevo_evaluator.store import StoreLocked
+    from kernelevo_evaluator.tokens import TokensInvalid
     from kernelevo_sandbox import SandboxError
 
     configure(settings)
@@ -204,6 +227,7 @@ async def _serve(settings: EvaluatorSettings, ready_fd: int | None, exit_with_pa
         if ready_fd is not None:
             with os.fdopen(ready_fd, "w") as ready:
                 ready.write(f"{address}\n")
+        loop.add_signal_handler(signal.SIGHUP, _reload, server)
         await _first(stop, now)
         draining = asyncio.create_task(server.drain(0.0 if now.is_set() else None))
         if not await _before(draining, now):
@@ -254,6 +278,15 @@ async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
         raise
 
 
+def _reload(server: EvaluatorServer) -> None:
+    from kernelevo_evaluator.tokens import TokensInvalid
+
+    try:
+        server.reload_tokens()
+    except TokensInvalid as error:
+        _complain(f"the tokens stay as they were: {error}")
+
+
 def _stop_or_hurry(stop: asyncio.Event, now: asyncio.Event) -> None:
     """The first signal drains, the second ends at once."""
     if stop.is_set():
@@ -279,50 +312,6 @@ async def _before(task: asyncio.Task[Any], *events: asyncio.Event) -> bool:
     finally:
         waiting.cancel()
     return task.done()
-
-
-async def _status(address: str, token: str | None, *, watch: bool, as_json: bool) -> None:
-    async with AsyncEvaluatorClient(address, token=token) as client:
-        found = await client.get_capabilities(timeout=10.0)
-        if as_json:
-            print(json.dumps(to_json(found), indent=2))  # noqa: T201
-        elif not sys.stdout.isatty():
-            for name, value in _facts(found):
-                print(f"{name}: {value}")  # noqa: T201
-        elif not watch:
-            Console().print(_status_table(address, found))
-        else:
-            with Live(_status_table(address, found)) as live:
-                while True:
-                    await asyncio.sleep(1.0)
-                    live.update(_status_table(address, await client.get_capabilities(timeout=10.0)))
-
-
-def _facts(found: Capabilities) -> list[tuple[str, str]]:
-    queue = found.queue
-    lines = [("version", f"{found.evaluator_version}, API {found.api_version}, protocol {found.protocol_version}")]
-    if queue is not None:
-        lines += [
-            ("running", f"{queue.running}, {queue.lanes} lanes"),
-            ("queued", f"{queue.queued} of {queue.capacity}"),
-        ]
-    for device in found.devices:
-        state = "" if device.healthy else ", NOT HEALTHY"
-        lines.append((f"device {device.id}", f"{device.name}, {device.architecture}{state}"))
-    languages = [one.language.value for one in found.languages if one.language is not None]
-    lines.append(("languages", ", ".join(languages)))
-    lines.append(("toolchain", ", ".join(f"{tool.name} {tool.version}" for tool in found.toolchain)))
-    if found.sandbox is not None:
-        missing = [one.name for one in found.sandbox.guarantees if not one.holds]
-        lines.append(("sandbox", found.sandbox.backend + (f", without {', '.join(missing)}" if missing else "")))
-    return lines
-
-
-def _status_table(address: str, found: Capabilities) -> Table:
-    table = Table(title=f"evaluator at {escape(address)}", show_header=False, title_justify="left")
-    for name, value in _facts(found):
-        table.add_row(escape(name), escape(value))
-    return table
 
 
 def _load(flags: dict[str, Any], assignments: list[str] | None, config: Path | None) -> LoadedSettings:

@@ -44,10 +44,11 @@ from kernelevo_evaluator.sources import digest_of
 from kernelevo_evaluator.store import ABANDONED, ACCEPTED, DONE, AcceptedRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping
 
     from kernelevo_api.types import EvaluateRequest, RegisterProblemRequest
     from kernelevo_evaluator.executor import Executor, ExecutorFacts
+    from kernelevo_evaluator.queue import Quota
     from kernelevo_evaluator.requests import ProgressListener
     from kernelevo_evaluator.settings import EvaluatorSettings
     from kernelevo_evaluator.store import Store
@@ -113,6 +114,10 @@ class Evaluations:
     def hurry(self) -> None:
         """Let `drain` wait no longer."""
         self._scheduler.hurry()
+
+    def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
+        """Give clients bounds of their own in queue and lanes."""
+        self._scheduler.set_quotas(quotas)
 
     @property
     def draining(self) -> bool:

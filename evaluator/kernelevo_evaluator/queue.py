@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
 
 T = TypeVar("T")
 
@@ -16,12 +20,22 @@ class Full(Exception):
         self.of_client = of_client
 
 
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one client may take up; `None`: as everyone."""
+
+    queued: int | None = None
+    running: int | None = None
+
+
 class FairQueue(Generic[T]):
     """Items wait behind others of their own client only; between clients it goes round robin."""
 
     def __init__(self, capacity: int, capacity_per_client: int) -> None:
         self.capacity = capacity
         self.capacity_per_client = capacity_per_client
+        self.quotas: Mapping[str, Quota] = {}
+        """Of clients that have one of their own."""
         # The client at the front is served next and then goes to the back.
         self._clients: OrderedDict[str, deque[T]] = OrderedDict()
         self._size = 0
@@ -34,7 +48,8 @@ class FairQueue(Generic[T]):
         if self._size + others >= self.capacity:
             raise Full(f"the queue is full: {self._size + others} requests wait", of_client=False)
         waiting = len(self._clients.get(client, ())) + others_of_client
-        if waiting >= self.capacity_per_client:
+        own = self.quotas.get(client, Quota()).queued
+        if waiting >= (self.capacity_per_client if own is None else own):
             raise Full(f"this client's share of the queue is full: {waiting} of its requests wait", of_client=True)
 
     def put(self, client: str, item: T) -> None:
@@ -51,11 +66,12 @@ class FairQueue(Generic[T]):
         self._clients.setdefault(client, deque()).append(item)
         self._size += 1
 
-    def take(self) -> T | None:
-        """The next item, or `None`."""
-        if not self._clients:
+    def take(self, passing_over: Container[str] = ()) -> T | None:
+        """The next item, or `None`. Clients that are passed over keep their turn."""
+        client = next((one for one in self._clients if one not in passing_over), None)
+        if client is None:
             return None
-        client, line = self._clients.popitem(last=False)
+        line = self._clients.pop(client)
         item = line.popleft()
         if line:
             self._clients[client] = line

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -18,7 +19,10 @@ from kernelevo_api.types import Stage
 from kernelevo_evaluator.queue import FairQueue, Full
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kernelevo_evaluator.executor import ProgressCallback
+    from kernelevo_evaluator.queue import Quota
 
 T = TypeVar("T")
 
@@ -93,6 +97,11 @@ class Scheduler:
     def queued(self) -> int:
         return len(self._queue)
 
+    def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
+        """Give clients bounds of their own; what waits or runs already stays."""
+        self._queue.quotas = quotas
+        self._pump()
+
     @property
     def draining(self) -> bool:
         return self._draining
@@ -164,7 +173,7 @@ class Scheduler:
 
     def _pump(self) -> None:
         moved = False
-        while len(self._running) < self._concurrency and (work := self._queue.take()) is not None:
+        while len(self._running) < self._concurrency and (work := self._queue.take(self._at_their_bound())) is not None:
             self._running.add(work)
             work.task = asyncio.create_task(self._run(work), name=f"work {work.key[:12]}")
             moved = True
@@ -172,6 +181,14 @@ class Scheduler:
             for other in self._works.values():
                 if other.task is None:
                     self._tell(other)
+
+    def _at_their_bound(self) -> set[str]:
+        running = Counter(work.client for work in self._running)
+        return {
+            client
+            for client, quota in self._queue.quotas.items()
+            if quota.running is not None and running[client] >= quota.running
+        }
 
     async def _run(self, work: Work[Any]) -> None:
         began = time.monotonic()

@@ -17,11 +17,12 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from kernelevo_api.channel import MESSAGE_LIMIT_BYTES
 from kernelevo_api.evaluator.v1 import evaluator_pb2, evaluator_pb2_grpc
-from kernelevo_evaluator.auth import TokenInterceptor, read_tokens
+from kernelevo_evaluator.auth import Gate, TokenInterceptor
 from kernelevo_evaluator.evaluations import Evaluations
 from kernelevo_evaluator.service import EvaluatorService
 from kernelevo_evaluator.sockets import bind
 from kernelevo_evaluator.store import Store
+from kernelevo_evaluator.tokens import read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,7 @@ class EvaluatorServer:
         self._server: grpc.aio.Server | None = None
         self._bound: str | None = None
         self._evaluations: Evaluations | None = None
+        self._gate: Gate | None = None
         self._health = HealthServicer()
         self._watch: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
@@ -73,7 +75,8 @@ class EvaluatorServer:
             ListenError, TokensInvalid, StoreLocked, StoreUnavailable, SandboxUnavailable
         """
         settings = self._settings
-        interceptors = [TokenInterceptor(read_tokens(settings.token_file))] if settings.token_file else []
+        self._gate = gate = Gate(read_tokens(settings.token_file) if settings.token_file else None)
+        interceptors = [TokenInterceptor(gate)] if settings.token_file else []
         try:
             self._store = await Store.open(Path(settings.state_dir))
             self._server = grpc.aio.server(interceptors=interceptors, options=_options())
@@ -88,7 +91,10 @@ class EvaluatorServer:
                 settings=settings,
                 evaluator_version=evaluator_version(),
             )
-            evaluator_pb2_grpc.add_EvaluatorServiceServicer_to_server(EvaluatorService(self._evaluations), self._server)
+            self._evaluations.set_quotas(gate.quotas)
+            evaluator_pb2_grpc.add_EvaluatorServiceServicer_to_server(
+                EvaluatorService(self._evaluations, gate), self._server
+            )
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
             reflection.enable_server_reflection(
                 (SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME), self._server
@@ -103,6 +109,19 @@ class EvaluatorServer:
             _log.info("interrupted requests go on", count=recovered)
         self._watch = asyncio.create_task(self._watch_health())
         return address
+
+    def reload_tokens(self) -> None:
+        """Read the token file again: who was removed is refused from the next call on.
+
+        Raises:
+            TokensInvalid: nothing has changed.
+        """
+        if self._settings.token_file is None:
+            return
+        assert self._gate is not None
+        self._gate.entries = read_tokens(self._settings.token_file)
+        self.evaluations.set_quotas(self._gate.quotas)
+        _log.info("tokens read again", names=sorted(self._gate.quotas))
 
     async def drain(self, seconds: float | None = None) -> None:
         """Refuse new work, let running work finish within `seconds` (a setting), stop the rest, and end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from kernelevo_evaluator.auth import Gate
     from kernelevo_evaluator.evaluations import Evaluations
 
 T = TypeVar("T")
@@ -51,10 +53,11 @@ _log = structlog.get_logger("kernelevo.evaluator")
 
 
 class EvaluatorService(evaluator_pb2_grpc.EvaluatorServiceServicer):
-    """Translates between the wire and `Evaluations`."""
+    """Translates between the wire and `Evaluations`. A caller's proved name stands for the `client_id` that it gives."""
 
-    def __init__(self, evaluations: Evaluations) -> None:
+    def __init__(self, evaluations: Evaluations, gate: Gate) -> None:
         self._evaluations = evaluations
+        self._gate = gate
 
     async def GetCapabilities(self, request: pb.GetCapabilitiesRequest, context: Context) -> pb.GetCapabilitiesResponse:
         async with _answering(context):
@@ -69,6 +72,7 @@ class EvaluatorService(evaluator_pb2_grpc.EvaluatorServiceServicer):
         async with _answering(context):
             events = _Events()
             plain = _read(request, RegisterProblemRequest)
+            plain = replace(plain, client_id=self._client(context, plain.client_id))
             report = await self._stream(
                 context, self._evaluations.register(plain, events.put), events, pb.RegisterProblemResponse
             )
@@ -78,6 +82,7 @@ class EvaluatorService(evaluator_pb2_grpc.EvaluatorServiceServicer):
         async with _answering(context):
             events = _Events()
             plain = _read(request, EvaluateRequest)
+            plain = replace(plain, client_id=self._client(context, plain.client_id))
             evaluation = await self._stream(
                 context, self._evaluations.evaluate(plain, events.put), events, pb.EvaluateResponse
             )
@@ -101,8 +106,12 @@ class EvaluatorService(evaluator_pb2_grpc.EvaluatorServiceServicer):
         self, request: pb.CancelEvaluationRequest, context: Context
     ) -> pb.CancelEvaluationResponse:
         async with _answering(context):
-            stopped, evaluation = await self._evaluations.cancel(**_key(request), client_id=request.client_id)
+            client = self._client(context, request.client_id)
+            stopped, evaluation = await self._evaluations.cancel(**_key(request), client_id=client)
             return pb.CancelEvaluationResponse(stopped=stopped, evaluation=_message(evaluation, pb.Evaluation))
+
+    def _client(self, context: Context, given: str) -> str:
+        return self._gate.caller(context) or given
 
     async def _stream(self, context: Context, work: Coroutine[Any, Any, T], events: _Events, response: type[Any]) -> T:
         """Write progress until `work` ends. A client that goes away cancels this, and with it `work`."""

@@ -96,7 +96,7 @@ class EvaluatorSettings(BaseSettings):
     tls_certificate: Path | None = pydantic.Field(None, description="PEM file: the server's certificate chain")
     tls_key: Path | None = pydantic.Field(None, description="PEM file: the server's private key")
     tls_client_ca: Path | None = pydantic.Field(None, description="PEM file: asks clients for certificates of this CA")
-    token_file: Path | None = pydantic.Field(None, description="file with one accepted bearer token a line")
+    token_file: Path | None = pydantic.Field(None, description="TOML file of accepted tokens")
 
     # Queue
     queue_capacity: Count = pydantic.Field(256, description="most requests that wait, over all clients")

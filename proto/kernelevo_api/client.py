@@ -50,7 +50,7 @@ from kernelevo_api.types import (
 from kernelevo_api.wire import WireError, from_message, to_message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
     from types import TracebackType
 
     from google.protobuf.message import Message
@@ -214,7 +214,7 @@ class AsyncEvaluatorClient(_Shared):
 
     async def list_evaluations(
         self, problem_digest: str = "", *, page_size: int = 100, timeout: float = UNARY_TIMEOUT_S
-    ) -> AsyncIterator[Evaluation]:
+    ) -> AsyncGenerator[Evaluation, None]:
         """Recorded evaluations, newest first, page after page."""
         token = ""
         while True:

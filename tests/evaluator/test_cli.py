@@ -38,7 +38,7 @@ def run(folder: Path, *arguments: object, **environment: str) -> subprocess.Comp
 def test_help_teaches(folder: Path) -> None:
     done = run(folder, "--help")
     assert done.returncode == 0
-    for name in ("serve", "doctor", "status", "settings"):
+    for name in ("serve", "doctor", "status", "token", "settings"):
         assert name in done.stdout
 
 

@@ -18,12 +18,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from scripted_executor import PROBLEM, ScriptedExecutor, candidate
+from test_tokens import token_file
 
 from kernelevo_api import errors
 from kernelevo_api.channel import Tls, target_of
 from kernelevo_api.client import AsyncEvaluatorClient
 from kernelevo_api.types import Verdict
-from kernelevo_evaluator.auth import TokensInvalid
 from kernelevo_evaluator.server import SERVICE
 from kernelevo_evaluator.sockets import ListenError
 
@@ -34,10 +34,7 @@ TOKEN = "0123456789abcdef-secret"
 
 @pytest.fixture
 def tokens(folder: Path) -> Path:
-    path = folder / "tokens"
-    path.write_text(f"# who\n{TOKEN}\n\nanother-token-of-some-length\n")
-    path.chmod(0o600)
-    return path
+    return token_file(folder / "tokens", one=TOKEN)
 
 
 async def _health(address: str, service: str = SERVICE) -> int:
@@ -110,30 +107,6 @@ async def test_reflection_names_the_service(host: Any) -> None:
         async for answer in stub.ServerReflectionInfo(iter([asked])):
             names = {one.name for one in answer.list_services_response.service}
     assert {SERVICE, "grpc.health.v1.Health"} <= names
-
-
-async def test_tokens(host: Any, make_request: Any, tokens: Path) -> None:
-    client = await host.start(token_file=tokens)
-    for other in (client, host.client(token="wrong-token-of-some-length"), host.client(token=TOKEN[:-1])):
-        for call in (other.get_capabilities(), other.evaluate(make_request())):
-            with pytest.raises(errors.Unauthenticated, match="asks for a token"):
-                await call
-    for token in (TOKEN, "another-token-of-some-length"):
-        assert (await host.client(token=token).evaluate(make_request())).verdict is Verdict.PASSED
-    assert await _health(host.address) == health_pb2.HealthCheckResponse.SERVING
-
-
-@pytest.mark.parametrize(
-    ("text", "mode", "words"),
-    [("", 0o600, "holds no token"), ("short", 0o600, "shorter than"), (TOKEN, 0o644, "can be read by other users")],
-)
-async def test_token_files_that_protect_nothing_are_refused(
-    host: Any, tokens: Path, text: str, mode: int, words: str
-) -> None:
-    tokens.write_text(text)
-    tokens.chmod(mode)
-    with pytest.raises(TokensInvalid, match=words):
-        await host.start(token_file=tokens)
 
 
 async def test_plain_tcp_needs_a_flag_and_a_loopback_address(host: Any, make_request: Any) -> None:
@@ -215,7 +188,13 @@ async def test_tls_with_a_token_and_mutual(host: Any, make_request: Any, folder:
         private_key=(folder / "client.key").read_bytes(),
         certificate_chain=(folder / "client.pem").read_bytes(),
     )
-    assert (await host.client(tls=mutual).get_capabilities()).api_version == "v1"
+    # The certificate's name is the client, whatever the request says: nobody else cancels its work.
+    asked = make_request("passed hold", client_id="somebody")
+    running = host.ask(asked, host.client(tls=mutual))
+    await host.executor.until("started", 1)
+    assert host.server.evaluations._requests.find(request_id=asked.request_id).accepted.client_id == "cert:localhost"
+    host.executor.release()
+    assert (await running).verdict is Verdict.PASSED
 
 
 def test_a_token_does_not_cross_a_network_in_plain_text() -> None:
