@@ -50,7 +50,7 @@ from kernelevo_api.types import (
 from kernelevo_api.wire import WireError, from_message, to_message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
     from types import TracebackType
 
     from google.protobuf.message import Message
