@@ -166,7 +166,7 @@ class Clock:
 
     def renew(self, rings: Rings, slots: Sequence[int]) -> dict[int, Recipe]:
         """Fill slots with content that no call has seen, and poison their outputs."""
-        recipes = {slot: self._contents.draw() for slot in slots}
+        recipes = dict(zip(slots, self._contents.draw(len(slots)), strict=True))
         rings.poison_arena()
         self._contents.fill([(recipe, rings.inputs.views(slot)) for slot, recipe in recipes.items()])
         if rings.arena is None:

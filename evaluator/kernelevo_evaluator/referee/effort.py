@@ -59,8 +59,8 @@ RING_BYTES = 512 << 20
 """Most memory for one side's ring of inputs and outputs."""
 RING_SLOTS = 192
 """Most slots in a ring."""
-DEVICE_BLOCK_SECONDS = 0.006
-"""The same on a GPU, whose pace is steadier: what a block costs beside its calls moves by a few microseconds."""
+DEVICE_BLOCK_SECONDS = 0.012
+"""The same on a GPU. What a block costs beside its calls moves by some 60 us: shorter ones need too many pairs."""
 DEVICE_DRIFT_BLOCKS = 5
 """Blocks that look for drift there."""
 DEVICE_REHEARSED = 8
@@ -71,7 +71,7 @@ DEVICE_KEPT_BYTES = 2 << 30
 DEVICE_RING_SLOTS = 1024
 DEVICE_RING_SHARE = 0.15
 """Share of a GPU's memory that one side's ring may take, its outputs included."""
-REPLAY_BELOW_SECONDS = 100e-6
+REPLAY_BELOW_SECONDS = 1e-3
 """Calls of the reference that are shorter are replayed from CUDA graphs, where both sides can be captured: what would be timed
 otherwise is how fast a process launches."""
 SAMPLES = 2

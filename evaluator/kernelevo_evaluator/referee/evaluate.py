@@ -313,7 +313,7 @@ class Evaluation:
                 side.runner.spin(reference.space.spins)
             with reference.space.awake:
                 stopped = session.measure(self._request.bound_speedup)
-                self._host.kill(subject.runner.name)
+                session.finish()
                 drift = session.drift()
             lone = session.lone()
         finally:

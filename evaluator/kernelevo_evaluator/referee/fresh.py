@@ -23,6 +23,10 @@ RUN = 8
 """Neighbouring elements of a large tensor that come from one set: longer runs are copied faster, shorter ones mix better."""
 _LARGE = 4096
 _WINDOW = 1 << 16
+_DEVICE_WINDOW = 1 << 22
+"""Places in the secret pattern where a content may begin. A GPU's blocks hold a thousand of them."""
+_WOVEN_BYTES = 256 << 20
+"""Most memory for the patterns of contents that are woven at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,8 @@ class Contents(Protocol):
     seconds: float
     """What it takes to make one, where that is worth a thought."""
 
-    def draw(self) -> Recipe:
-        """A recipe that was not drawn before, where there is something to vary."""
+    def draw(self, count: int) -> list[Recipe]:
+        """Recipes that were not drawn before, where there is something to vary."""
         ...
 
     def fill(self, wanted: Iterable[tuple[Recipe, Sequence[torch.Tensor]]]) -> None:
@@ -65,8 +69,8 @@ class Drawn:
         self._running = running
         self.seconds = seconds
 
-    def draw(self) -> Recipe:
-        return Recipe((secrets.randbits(62),))
+    def draw(self, count: int) -> list[Recipe]:
+        return [Recipe((secrets.randbits(62),)) for _ in range(count)]
 
     def fill(self, wanted: Iterable[tuple[Recipe, Sequence[torch.Tensor]]]) -> None:
         with self._running():
@@ -84,23 +88,30 @@ class Mixer:
 
     seconds = 0.0
 
-    def __init__(self, sets: Sequence[Sequence[torch.Tensor]]) -> None:
+    def __init__(self, sets: Sequence[Sequence[torch.Tensor]], *, woven: bool | None = None) -> None:
+        """`woven`: make a content of two sets only, as is quick on a GPU; by where the sets lie, unless told."""
         self._count = len(sets)
         self._tensors = [torch.stack(list(same)) for same in zip(*sets, strict=True)]
         generator = torch.Generator().manual_seed(secrets.randbits(62))
         longest = max((t.shape[1] // _run(t.shape[1]) for t in self._tensors), default=0)
         device = self._tensors[0].device if self._tensors else torch.device("cpu")
-        self._pattern = torch.randint(0, self._count, (longest + _WINDOW,), generator=generator).to(device)
-        self._halves = self._pattern.to(torch.uint8) < (self._count + 1) // 2 if device.type == "cuda" else None
+        self._woven = device.type == "cuda" if woven is None else woven
+        self._window = _DEVICE_WINDOW if self._woven else _WINDOW
+        pattern = torch.randint(0, self._count, (longest + self._window,), generator=generator).to(device)
+        self._pattern = pattern.to(torch.uint8) < (self._count + 1) // 2 if self._woven else pattern
         self._used: set[Recipe] = set()
 
-    def draw(self) -> Recipe:
-        """A recipe that was not drawn before, where there is something to mix."""
-        while True:
-            recipe = Recipe(tuple(secrets.randbelow(_WINDOW) for _ in self._tensors))
+    def draw(self, count: int) -> list[Recipe]:
+        """Recipes that were not drawn before, where there is something to mix; woven ones of one call are of the same sets."""
+        pairs = self._count * max(1, self._count - 1) if self._woven else 1
+        kinds = [secrets.randbelow(pairs) for _ in self._tensors]
+        recipes: list[Recipe] = []
+        while len(recipes) < count:
+            recipe = Recipe(tuple(kind + pairs * secrets.randbelow(self._window // pairs) for kind in kinds))
             if recipe not in self._used or not self._tensors:
                 self._used.add(recipe)
-                return recipe
+                recipes.append(recipe)
+        return recipes
 
     def make(self, recipe: Recipe, into: Sequence[torch.Tensor]) -> None:
         """Write a content into flat tensors."""
@@ -108,19 +119,60 @@ class Mixer:
             self._mix(stacked, target, offset)
 
     def fill(self, wanted: Iterable[tuple[Recipe, Sequence[torch.Tensor]]]) -> None:
-        for recipe, into in wanted:
-            self.make(recipe, into)
+        listed = list(wanted)
+        for index, stacked in enumerate(self._tensors):
+            targets = [into[index] for _, into in listed]
+            offsets = [recipe.offsets[index] for recipe, _ in listed]
+            if self._woven:
+                self._weave(stacked, targets, offsets)
+            else:
+                for target, offset in zip(targets, offsets, strict=True):
+                    self._mix(stacked, target, offset)
+
+    def _weave(self, stacked: torch.Tensor, targets: Sequence[torch.Tensor], offsets: Sequence[int]) -> None:
+        """A GPU gathers single rows slowly, and takes its time to launch kernels: two sets are woven, for many targets at once.
+
+        Targets at equal distances in one memory, as slots of a ring are, that are of the same two sets.
+        """
+        numel = stacked.shape[1]
+        run = _run(numel)
+        runs = numel // run
+        distance = targets[1].storage_offset() - targets[0].storage_offset() if len(targets) > 1 else numel
+        begin, together = targets[0].storage_offset(), max(1, _WOVEN_BYTES // max(1, runs))
+        regular = distance > 0 and all(
+            target.storage_offset() == begin + number * distance
+            and target.untyped_storage().data_ptr() == targets[0].untyped_storage().data_ptr()
+            for number, target in enumerate(targets)
+        )
+        kinds = {self._sets_of(offset) for offset in offsets}
+        if not regular or len(kinds) > 1 or not runs or runs * run < numel:
+            for target, offset in zip(targets, offsets, strict=True):
+                self._mix(stacked, target, offset)
+            return
+        first, second = kinds.pop()
+        windows = self._pattern.unfold(0, runs, 1)
+        for at in range(0, len(targets), together):
+            part = torch.tensor(offsets[at : at + together], device=stacked.device)
+            torch.where(
+                windows[part].unsqueeze(2),
+                stacked[first].view(1, runs, run),
+                stacked[second].view(1, runs, run),
+                out=targets[at].as_strided((len(part), runs, run), (distance, run, 1)),
+            )
+
+    def _sets_of(self, offset: int) -> tuple[int, int]:
+        """Which two sets a woven content is made of."""
+        first = offset % self._count
+        return first, (first + 1 + offset // self._count % max(1, self._count - 1)) % self._count
 
     def _mix(self, stacked: torch.Tensor, target: torch.Tensor, offset: int) -> None:
         numel = target.numel()
         run = _run(numel)
         runs = numel // run
-        if runs and self._halves is not None:
-            # A GPU gathers single rows slowly: two sets, drawn for each content, are woven instead.
-            first = offset % self._count
-            second = (first + 1 + offset // self._count % max(1, self._count - 1)) % self._count
+        if runs and self._woven:
+            first, second = self._sets_of(offset)
             torch.where(
-                self._halves[offset : offset + runs].unsqueeze(1),
+                self._pattern[offset : offset + runs].unsqueeze(1),
                 stacked[first, : runs * run].view(runs, run),
                 stacked[second, : runs * run].view(runs, run),
                 out=target[: runs * run].view(runs, run),

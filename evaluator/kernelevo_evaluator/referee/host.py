@@ -109,9 +109,11 @@ class Host:
         """Undo `quiet`."""
         self._call(HostCall(what="loud"))
 
-    def kill(self, runner: str) -> None:
-        """End a runner's sandbox; returns when its processes are gone."""
-        self._call(HostCall(what="kill", runner=runner))
+    def kill_soon(self, runner: str) -> None:
+        """End a runner's sandbox; its processes are gone when `settle` (or the next call) returns."""
+        call = HostCall(what="kill", runner=runner)
+        self._send(call)
+        self._pending.append(call)
         self._frozen.discard(runner)
 
     def ended(self, runner: str) -> SandboxEnding:

@@ -145,12 +145,10 @@ class Session:
         self._overhead = Overhead(self.clock.ring)
 
     def measure(self, bound_speedup: float | None) -> bool:
-        """Take pairs until the interval is narrow, the plan is exhausted or the bound is out of reach (then True)."""
-        stopped = self._take_pairs(bound_speedup)
-        self._check()
-        return stopped
+        """Take pairs until the interval is narrow, the plan is exhausted or the bound is out of reach (then True).
 
-    def _take_pairs(self, bound_speedup: float | None) -> bool:
+        What is left to be checked afterwards is `finish`'s.
+        """
         began = time.monotonic()
         while True:
             self._pair()
@@ -164,6 +162,13 @@ class Session:
                 return False
             if time.monotonic() - began - self._checking > self.plan.timing_seconds:
                 return False
+
+    def finish(self) -> None:
+        """End the candidate's processes, and compare meanwhile what it left."""
+        with self.host.running(self.reference.runner.name):
+            self.host.kill_soon(self.subject.runner.name)
+            self._check()
+            self.host.settle()
 
     def samples(self) -> Samples:
         """Times of one call, with the overhead as it is known now."""

@@ -30,7 +30,7 @@ def key(content):
 
 def test_contents_never_repeat():
     mixer = Mixer(real_sets())
-    seen = {key(mixer.content(mixer.draw())) for _ in range(600)}
+    seen = {key(mixer.content(mixer.draw(1)[0])) for _ in range(600)}
     assert len(seen) == 600
     assert not seen & {key(tensors) for tensors in real_sets()}
 
@@ -39,7 +39,7 @@ def test_every_element_comes_from_a_real_set_at_its_own_place():
     sets = real_sets()
     mixer = Mixer(sets)
     for _ in range(20):
-        for index, tensor in enumerate(mixer.content(mixer.draw())):
+        for index, tensor in enumerate(mixer.content(mixer.draw(1)[0])):
             possible = torch.stack([tensors[index] for tensors in sets])
             assert bool((possible == tensor).any(dim=0).all())
 
@@ -49,14 +49,14 @@ def test_all_sets_are_used_throughout():
     sets = real_sets(4096)
     mixer = Mixer(sets)
     for _ in range(20):
-        content = mixer.content(mixer.draw())[0]
+        content = mixer.content(mixer.draw(1)[0])[0]
         for rows in zip(*[t[0].split(256) for t in sets], content.split(256), strict=True):
             assert not any(torch.equal(rows[-1], row) for row in rows[:-1])
 
 
 def test_a_recipe_makes_the_same_content_again():
     mixer = Mixer(real_sets())
-    recipe = mixer.draw()
+    recipe = mixer.draw(1)[0]
     into = [torch.empty_like(t) for t in mixer.content(recipe)]
     mixer.make(recipe, into)
     assert key(into) == key(mixer.content(recipe))
@@ -64,7 +64,7 @@ def test_a_recipe_makes_the_same_content_again():
 
 def test_two_mixers_differ():
     recipes = [Mixer(real_sets()) for _ in range(2)]
-    assert recipes[0].draw() != recipes[1].draw()
+    assert recipes[0].draw(1) != recipes[1].draw(1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -73,7 +73,7 @@ def test_small_and_odd_tensors(dtype, numel):
     sets = [[torch.full((numel,), k).to(dtype)] for k in range(SETS)]
     mixer = Mixer(sets)
     for _ in range(40):
-        assert mixer.content(mixer.draw())[0].shape == (numel,)
+        assert mixer.content(mixer.draw(1)[0])[0].shape == (numel,)
 
 
 class Drawing:
@@ -98,7 +98,7 @@ class Drawing:
 def test_contents_never_repeat_where_elements_cannot_be_mixed():
     drawing = Drawing()
     drawn = Drawn(drawing.take, drawing.run, 0.0)
-    recipes = [drawn.draw() for _ in range(60)]
+    recipes = [drawn.draw(1)[0] for _ in range(60)]
     targets = [[torch.empty(40)] for _ in recipes]
     drawn.fill(zip(recipes, targets, strict=True))
     assert drawing.runs == 1, "the reference is let run once for a whole block"
@@ -111,4 +111,45 @@ def test_contents_never_repeat_where_elements_cannot_be_mixed():
 def test_no_tensors_at_all():
     """A problem without inputs, accepted with a mark: there is nothing to mix, and nothing to wait for."""
     mixer = Mixer([[] for _ in range(SETS)])
-    assert [mixer.content(mixer.draw()) for _ in range(50)] == [[]] * 50
+    assert [mixer.content(mixer.draw(1)[0]) for _ in range(50)] == [[]] * 50
+
+
+class TestWoven:
+    """What a GPU's contents are made by, on the processor."""
+
+    @staticmethod
+    def mixer(*lengths: int) -> Mixer:
+        return Mixer([[torch.rand(length) + number for length in lengths] for number in range(SETS)], woven=True)
+
+    @pytest.mark.parametrize("numel", [4096, 5001, 8192, 12])
+    def test_a_ring_is_filled_with_what_the_recipes_say(self, numel: int):
+        mixer = self.mixer(numel, 64)
+        slot = numel + 64 + 8
+        memory = torch.full((20 * slot,), -1.0)
+        views = [[memory[i * slot :][:numel], memory[i * slot + numel + 8 :][:64]] for i in range(20)]
+        recipes = mixer.draw(20)
+        mixer.fill(zip(recipes, views, strict=True))
+        for recipe, written in zip(recipes, views, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(mixer.content(recipe), written, strict=True))
+        assert len({tuple(view[0].tolist()) for view in views}) == 20
+        gaps = [memory[i * slot + numel :][:8] for i in range(20)]
+        assert all(bool((gap == -1).all()) for gap in gaps)
+
+    def test_slots_in_any_order_are_filled_too(self):
+        mixer = self.mixer(4096)
+        memory = torch.zeros(8, 4096)
+        order = [3, 0, 7, 1]
+        recipes = mixer.draw(4)
+        mixer.fill((recipe, [memory[slot]]) for recipe, slot in zip(recipes, order, strict=True))
+        for recipe, slot in zip(recipes, order, strict=True):
+            assert torch.equal(mixer.content(recipe)[0], memory[slot])
+
+    def test_no_content_comes_twice_in_a_whole_session(self):
+        mixer = self.mixer(4096)
+        seen = [recipe for _ in range(100) for recipe in mixer.draw(1024)]
+        assert len(set(seen)) == len(seen)
+
+    def test_blocks_are_made_of_other_sets(self):
+        mixer = self.mixer(4096)
+        kinds = {frozenset(mixer.content(mixer.draw(1)[0])[0].floor().int().tolist()) for _ in range(100)}
+        assert len(kinds) == SETS * (SETS - 1) // 2
