@@ -134,6 +134,7 @@ class Lane:
                 interpreter=interpreter,
                 skip_timing=job.skip_timing,
                 bound_speedup=job.bound_speedup,
+                language=job.language.value,
             ),
             fds,
             services,

@@ -44,6 +44,7 @@ class EvaluateCandidate(msgspec.Struct, frozen=True, tag="evaluate"):
     interpreter: bool
     skip_timing: bool
     bound_speedup: float | None = None
+    language: str = "torch"
 
 
 class HostReply(msgspec.Struct, frozen=True, tag="host_reply"):

@@ -14,11 +14,15 @@ import msgspec
 from kernelevo_evaluator.messages.codec import MessageInvalid
 from kernelevo_evaluator.messages.layout import Layout  # noqa: TC001 - msgspec resolves the fields' types at run time
 
+MOST_TRACED = 128
+"""Most kernels that a trace tells of."""
+
 # Claims end in a result that others store and show: what they may fill is bounded where they arrive.
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 _Text = Annotated[str, msgspec.Meta(max_length=16384)]
 _Line = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 _Places = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)], ...], msgspec.Meta(max_length=1 << 15)]
+_Microseconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 _Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 
 
@@ -143,6 +147,14 @@ class CaptureCalls(msgspec.Struct, frozen=True, tag="capture"):
     calls: int
 
 
+class TraceCalls(msgspec.Struct, frozen=True, tag="trace"):
+    """Call the model on a slot of a ring and say which kernels or operators ran."""
+
+    nonce: int
+    ring: int
+    slot: int
+
+
 class RunExpected(msgspec.Struct, frozen=True, tag="run_expected"):
     """Reference only: compute one slot's outputs at `precision` into an expected slot."""
 
@@ -180,6 +192,7 @@ Command = (
     | CaptureCalls
     | OpenDevice
     | CloseRing
+    | TraceCalls
     | RunExpected
     | CompileModel
     | BuildReply
@@ -224,6 +237,22 @@ class Described(msgspec.Struct, frozen=True, tag="described", forbid_unknown_fie
     layout: Layout
 
 
+class TracedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kernel on a GPU, or an operator of torch on a processor: its microseconds in a call, all launches together."""
+
+    name: _Name
+    us: _Microseconds
+    count: _Line
+
+
+class Traced(msgspec.Struct, frozen=True, tag="traced", forbid_unknown_fields=True):
+    """What ran in a call, the longest first, and what the call took by the runner's own clock."""
+
+    nonce: int
+    wall_us: _Microseconds
+    parts: Annotated[tuple[TracedPart, ...], msgspec.Meta(max_length=MOST_TRACED)]
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
     """User code failed. `kind`: "syntax", "import", "construct", "interface", "runtime", "memory" or "unsupported"."""
 
@@ -252,7 +281,7 @@ class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fiel
     error_handling: bool = True
 
 
-Reply = Ready | Done | Constructed | Described | Failed | BuildRequest
+Reply = Ready | Done | Constructed | Described | Traced | Failed | BuildRequest
 
 _command_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Command)
 _reply_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from kernelevo_api.types import BaselineKind, Effort, Limits, ProblemPolicy, ProblemReport, RaisedError
+from kernelevo_api.types import BaselineKind, Effort, Language, Limits, ProblemPolicy, ProblemReport, RaisedError
 from kernelevo_evaluator.channel import Channel, ChannelClosed
 from kernelevo_evaluator.messages.codec import COMMAND_LIMIT
 from kernelevo_evaluator.messages.referee import (
@@ -111,6 +111,7 @@ class Referee:
             interpreter=message.interpreter,
             skip_timing=message.skip_timing,
             bound_speedup=message.bound_speedup,
+            language=Language(message.language),
         )
         baseline = sockets[1] if len(sockets) > 1 else None
         outcome = Evaluation(self._host, reference, request, sockets[0], baseline).carry_out()

@@ -26,6 +26,7 @@ from kernelevo_evaluator.referee.classes import DECLARED, SCALED, InputClass, sh
 from kernelevo_evaluator.referee.clock import Clock, Overhead, Ring
 from kernelevo_evaluator.referee.compare import budget_from, compare, honest_error
 from kernelevo_evaluator.referee.effort import CACHE_BYTES, PLANS
+from kernelevo_evaluator.referee.fresh import SETS
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.referee.reference import is_inexact, same_bits
 from kernelevo_evaluator.referee.rings import TIMING_RING
@@ -266,11 +267,30 @@ class Audit:
     # --- Size and time
 
     def _look_at_memory(self) -> None:
-        needed = 8 * self._reference.slot_bytes
-        if needed > self._reference.space.ring_bytes * 4:
+        reference = self._reference
+        needed, memory = memory_needed(reference), reference.space.memory_bytes
+        if needed > memory * MEMORY_SHARE:
+            self._find(
+                "too_large",
+                f"reference and candidate together need {needed / 2**30:.1f} GiB for their inputs, outputs and weights; "
+                f"of {memory / 2**30:.1f} GiB they may take {MEMORY_SHARE:.0%}",
+            )
+        elif 8 * reference.slot_bytes > reference.space.ring_bytes * 4:
             self._find(
                 "large_inputs",
-                f"one input set and its outputs take {self._reference.slot_bytes / 2**20:.0f} MiB: few fit in a ring",
+                f"one input set and its outputs take {reference.slot_bytes / 2**20:.0f} MiB: few fit in a ring",
+                refuses=False,
+            )
+        if reference.mutated:
+            self._find(
+                "mutates_inputs",
+                f"forward changes inputs {list(reference.mutated)}: what it leaves there counts as an output",
+                refuses=False,
+            )
+        if reference.precision == "problem" and any(is_inexact(spec) for spec in reference.outputs.tensors):
+            self._find(
+                "no_double_precision",
+                "the reference does not run in float64: what is right is what it answers at its own dtype",
                 refuses=False,
             )
 
@@ -301,6 +321,18 @@ class Audit:
         clock.release(self._reference)
         interval = median_ratio([(block - overhead.block_us) / ring.calls for block in blocks])
         return Baseline(kind=BaselineKind.EAGER, median_us=interval.value, low_us=interval.low, high_us=interval.high)
+
+
+MEMORY_SHARE = 0.8
+"""Of a space's memory, for both sides of an evaluation together."""
+_SMALLEST_RING = 3
+
+
+def memory_needed(reference: Reference) -> int:
+    """Bytes without which nothing can be compared: of both sides a smallest ring and the weights; of the referee the real input
+    sets, an answer in double precision and what is compared with it."""
+    one_side = _SMALLEST_RING * reference.slot_bytes + 2 * reference.weights.layout.nbytes
+    return 2 * one_side + SETS * reference.inputs.nbytes + 3 * reference.expected.nbytes
 
 
 def _describe(layout: Layout, name: str) -> tuple[TensorInfo, ...]:

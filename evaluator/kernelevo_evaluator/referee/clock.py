@@ -18,6 +18,7 @@ from kernelevo_evaluator.messages.runner import CaptureCalls, CloseRing, Done
 from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.rings import TIMING_RING, Rings
 from kernelevo_evaluator.referee.runners import RunnerFailed, nonce
+from kernelevo_evaluator.referee.spent import Spent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,6 +120,7 @@ class Clock:
         """Whether blocks are replays of captured graphs."""
         self._random = random.SystemRandom()
         self._copies: list[torch.Tensor] = []
+        self.spent = Spent()
 
     def prepare(self, side: Side) -> Rings:
         """Map the timing ring and call every address once, untimed, on content that is not used again."""
@@ -166,13 +168,14 @@ class Clock:
 
     def renew(self, rings: Rings, slots: Sequence[int]) -> dict[int, Recipe]:
         """Fill slots with content that no call has seen, and poison their outputs."""
-        recipes = dict(zip(slots, self._contents.draw(len(slots)), strict=True))
-        rings.poison_arena()
-        self._contents.fill([(recipe, rings.inputs.views(slot)) for slot, recipe in recipes.items()])
-        if rings.arena is None:
-            for slot in slots:
-                rings.outputs.poison(slot)
-        return recipes
+        with self.spent.on("fresh inputs"):
+            recipes = dict(zip(slots, self._contents.draw(len(slots)), strict=True))
+            rings.poison_arena()
+            self._contents.fill([(recipe, rings.inputs.views(slot)) for slot, recipe in recipes.items()])
+            if rings.arena is None:
+                for slot in slots:
+                    rings.outputs.poison(slot)
+            return recipes
 
     def sweep(self) -> float:
         """Push everything else out of the caches; returns the microseconds it took, which tell how fast the host is just now."""

@@ -10,28 +10,33 @@ from typing import TYPE_CHECKING
 from kernelevo_api.types import (
     BaselineKind,
     CheckedOn,
+    Effort,
+    Finding,
+    Language,
     LimitKind,
     Stage,
     StageTime,
     TimingPolicy,
     Verdict,
 )
+from kernelevo_evaluator.messages.runner import TraceCalls, Traced
 from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.checks import Subject, Tally, require_evidence
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, shape_class, sizes_of
 from kernelevo_evaluator.referee.clock import Clock, Ring
+from kernelevo_evaluator.referee.compliance import share_on_cpu, share_on_gpu
 from kernelevo_evaluator.referee.machine import FLOOR_MARGIN
 from kernelevo_evaluator.referee.outcome import Decided, Outcome
 from kernelevo_evaluator.referee.reference import Reference, attach
 from kernelevo_evaluator.referee.rings import CHECK_RING, TIMING_RING
-from kernelevo_evaluator.referee.runners import Runner
+from kernelevo_evaluator.referee.runners import Runner, RunnerFailed, nonce
 from kernelevo_evaluator.referee.timing import Session, timing_of
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from kernelevo_api.types import Effort, Limits, ProblemReport, Ratio, Timing
+    from kernelevo_api.types import Limits, ProblemReport, Ratio, Timing
     from kernelevo_evaluator.referee.clock import Side
     from kernelevo_evaluator.referee.host import Host
 
@@ -49,6 +54,7 @@ class Request:
     interpreter: bool
     skip_timing: bool
     bound_speedup: float | None
+    language: Language
 
 
 @dataclass(slots=True)
@@ -151,13 +157,65 @@ class Evaluation:
             self._host.progress(Stage.CHECK, "comparing outputs on secret inputs")
             self._check(self._subject)
             require_evidence(self._tally)
+            if self._traces_before_timing:
+                self._look_at_language(None)
         if self._request.interpreter or self._request.skip_timing:
             return None
         with self._stages.during(Stage.TIME):
             timing = self._time(self._subject)
             for _ in range(self._plan.timings - 1):
                 timing = self._confirm(timing)
+            if self._request.effort is Effort.FINAL and not self._traces_before_timing:
+                self._renew_subject()
+                self._look_at_language(timing)
             return timing
+
+    # --- Whether the language does the work
+
+    @property
+    def _traces_before_timing(self) -> bool:
+        """On a processor, except in a screening; on a GPU tracing slows what follows: only a `final` spends a runner on it."""
+        if self._request.interpreter:
+            return False
+        if self._request.skip_timing:
+            return True
+        return self._reference.space.device.type == "cpu" and self._request.effort is not Effort.SCREEN
+
+    def _look_at_language(self, timing: Timing | None) -> None:
+        """Findings on what ran; on a GPU a `final` refuses a candidate whose own kernels do next to nothing.
+
+        Raises:
+            Decided: `NOT_THE_LANGUAGE`.
+        """
+        if self._request.language is Language.TORCH:
+            return
+        gpu = self._reference.space.device.type == "cuda"
+        try:
+            trace = self._subject.runner.ask(TraceCalls(nonce=nonce(), ring=CHECK_RING, slot=0), Traced)
+        except RunnerFailed as error:
+            self._findings.append(Finding(code="not_traced", message=f"what ran could not be traced: {error}"[:1000]))
+            return
+        share = share_on_gpu(trace) if gpu else share_on_cpu(trace)
+        if share.traced_us <= 0.0:
+            self._findings.append(Finding(code="not_traced", message="no kernel was seen in the trace of a call"))
+        elif not share.complies:
+            if gpu and self._request.effort is Effort.FINAL:
+                raise Decided(
+                    Verdict.NOT_THE_LANGUAGE,
+                    self._subject.runner.stage,
+                    share.describe(),
+                    correctness=self._tally.correctness(),
+                    timing=timing,
+                )
+            self._findings.append(Finding(code="library_work", message=share.describe()))
+        elif gpu and timing is not None and share.unexplained(timing.candidate_us or 0.0):
+            self._findings.append(
+                Finding(
+                    code="untraced_work",
+                    message=f"the kernels that were traced take {share.traced_us:.0f} us of a call's "
+                    f"{timing.candidate_us:.0f} us",
+                )
+            )
 
     # --- Prepare and check
 
@@ -204,14 +262,18 @@ class Evaluation:
 
     # --- Time
 
-    def _confirm(self, timing: Timing) -> Timing:
-        """A second, independent timing in a fresh runner; the first selected, this one is reported."""
+    def _renew_subject(self) -> None:
+        """The same candidate in a fresh runner, prepared."""
         self._subject.close()
         self._subject = self._subject_of(
             Runner("candidate", self._host.fresh("candidate"), self._host, self._reference.space)
         )
         self._prepare(self._subject)
         self._enter_check(self._subject)
+
+    def _confirm(self, timing: Timing) -> Timing:
+        """A second, independent timing in a fresh runner; the first selected, this one is reported."""
+        self._renew_subject()
         self._subject.trial(DECLARED.name, self._reference.take_inputs())
         second = self._time(self._subject).speedup
         first = timing.speedup
@@ -324,6 +386,7 @@ class Evaluation:
             self._host.loud()
         for side in (reference, baseline):
             clock.release(side)
+        self._host.progress(Stage.TIME, f"timed: {clock.spent.describe()}")
         timing = timing_of(
             session,
             reference.policy.timing or TimingPolicy.PIPELINED,

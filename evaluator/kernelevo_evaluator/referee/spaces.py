@@ -39,6 +39,8 @@ class Space(Protocol):
     ring_bytes: int
     """Most memory for one side's ring of inputs and outputs."""
     ring_slots: int
+    memory_bytes: int
+    """All that there is."""
     block_seconds: float
     """About how long a block of the baseline lasts."""
     spins: bool
@@ -108,6 +110,7 @@ class HostSpace:
     def __init__(self, cache_bytes: int) -> None:
         self.cache_bytes = cache_bytes
         self.awake = Awake(None)
+        self.memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocate(self, nbytes: int, label: str) -> Memory:
         return HostMemory(nbytes, label)
@@ -153,6 +156,7 @@ class DeviceSpace:
         torch.cuda.init()
         properties = torch.cuda.get_device_properties(0)
         self.cache_bytes = int(properties.L2_cache_size)
+        self.memory_bytes = int(properties.total_memory)
         self.ring_bytes = int(properties.total_memory * effort.DEVICE_RING_SHARE)
 
     def allocate(self, nbytes: int, label: str) -> Memory:

@@ -149,6 +149,10 @@ class Session:
 
         What is left to be checked afterwards is `finish`'s.
         """
+        with self.clock.spent.on("timed blocks"):
+            return self._take_pairs(bound_speedup)
+
+    def _take_pairs(self, bound_speedup: float | None) -> bool:
         began = time.monotonic()
         while True:
             self._pair()
@@ -206,6 +210,10 @@ class Session:
 
         A second look is taken before it counts as faster.
         """
+        with self.clock.spent.on("drift"):
+            return self._drift()
+
+    def _drift(self) -> Ratio:
         before = [paced for pair in self._pairs for paced in pair.paced]
         after: list[float] = []
         first = min(self.plan.minimum_pairs, self.reference.space.drift_blocks)
@@ -230,7 +238,8 @@ class Session:
         if taken < settings.CALIBRATED_PAIRS or taken % 4 == 0:
             self._calibrate(second.outside_us)
         if self.reference.space.lone_calls:
-            self._call_alone()
+            with self.clock.spent.on("lone calls"):
+                self._call_alone()
         self._pairs.append(
             _Pair(
                 (first.outside_us, second.outside_us),
@@ -296,7 +305,7 @@ class Session:
         """Timed calls are checked calls. All sides are frozen."""
         kept, self._kept = self._kept, []
         began = time.monotonic()
-        with self.host.running(self.reference.runner.name):
+        with self.clock.spent.on("checked calls"), self.host.running(self.reference.runner.name):
             for sample in kept:
                 self._check_one(sample)
         self._checking += time.monotonic() - began

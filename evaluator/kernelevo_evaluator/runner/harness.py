@@ -33,6 +33,7 @@ from kernelevo_evaluator.messages.runner import (
     RunExpected,
     StoreInputs,
     StoreWeights,
+    TraceCalls,
     decode_command,
 )
 from kernelevo_evaluator.runner import load_inline
@@ -132,6 +133,10 @@ class Harness:
             return Done(nonce=command.nonce)
         if isinstance(command, CaptureCalls):
             return self._capture(command)
+        if isinstance(command, TraceCalls):
+            from kernelevo_evaluator.runner.tracing import trace
+
+            return trace(self._call, self._rings[command.ring].arguments[command.slot], self._device, command.nonce)
         if isinstance(command, RunExpected):
             return self._run_expected(command)
         if isinstance(command, MapRing):

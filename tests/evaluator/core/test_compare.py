@@ -316,3 +316,15 @@ def test_the_quick_look_at_integers():
     expected = torch.arange(24).reshape(2, 3, 4)
     assert plainly_right(expected.clone(), expected, budget(torch.int64), {})
     assert not plainly_right(expected + (expected == 5), expected, budget(torch.int64), {})
+
+
+def test_a_lower_precision_is_told_as_a_multiple_of_the_honest_error():
+    a, b, own, wide, allowed = matmul()
+    _, honest = honest_error(own, wide)
+    # Beneath the element-wise bound, which follows the problem's own tolerance, so that the norm decides.
+    allowed = budget(FP32, *honest_error(own, wide), atol=1.0)
+    comparison = against(round_to(a, 10) @ round_to(b, 10), wide, allowed)
+    assert comparison.mismatch.elements_wrong == 0
+    told = describe(comparison.mismatch, honest)
+    assert f"{comparison.norm_error / honest:.3g} times the honest error" in told
+    assert comparison.norm_error / honest > 100

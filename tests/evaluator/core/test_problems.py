@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from core_bench import LIMITS, problem, seconds
 
 from kernelevo_api.types import BaselineKind, Candidate, Effort, Language, Verdict
 from kernelevo_evaluator.executor import ProblemRefused
+from kernelevo_evaluator.referee.audit import memory_needed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -63,6 +65,15 @@ REFUSED = {
         "input_without_influence",
         source("return torch.relu(x)", inputs="[torch.randn(8, 16), torch.randn(4)]", arguments="x, y"),
     ),
+    "ones pass": ("trivial_passes", source("return torch.exp(x * 1e-9)")),
+    "the mean passes": ("trivial_passes", source("return 3 + x * 1e-9")),
+    "an earlier output passes": ("trivial_passes", source("return torch.arange(16.0) + 1e-9 * x")),
+    "infinite on some input": ("not_finite", source("return 1 / torch.relu(x)")),
+    "random by numpy": (
+        "random_forward",
+        source("return x + float(np.random.default_rng().random())", top="import numpy as np"),
+    ),
+    "remembers its calls": ("random_forward", source("self.n = getattr(self, 'n', 0) + 1\n        return x * self.n")),
     "zeros pass": ("trivial_passes", source("return torch.relu(x)"), {"rtol": 2.0}),
     "an input passes": ("trivial_passes", source("return x * 1.0")),
 }
@@ -101,6 +112,32 @@ async def test_a_reference_that_fails(bench, text):
     with pytest.raises(ProblemRefused) as refused:
         await bench.audit(text)
     assert str(refused.value)
+
+
+REMARKED = {
+    "mutates_inputs": source("x.mul_(2)\n        return torch.relu(x)"),
+    "no_double_precision": source("return torch.relu(x.to(torch.float32) if x.dtype != torch.float64 else 1 // 0)"),
+    "constant_input": source(
+        "return torch.relu(x) * y", inputs="[torch.randn(8, 16), torch.arange(16.0)]", arguments="x, y"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", REMARKED)
+async def test_remarked(bench, code):
+    report = await bench.audit(REMARKED[code])
+    found = {finding.code: finding for finding in report.findings}
+    assert not found[code].refuses
+    assert found[code].message
+
+
+async def test_memory_that_does_not_suffice_twice():
+    region = SimpleNamespace(nbytes=1 << 30)
+    reference = SimpleNamespace(
+        slot_bytes=2 << 30, inputs=region, expected=region, weights=SimpleNamespace(layout=SimpleNamespace(nbytes=0))
+    )
+    # Two smallest rings of three slots, four real input sets, the answer and what it is compared with.
+    assert memory_needed(reference) == (2 * 3 * 2 + 4 + 3) << 30
 
 
 async def test_unseeded_inputs_are_remarked(bench):
