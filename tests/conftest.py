@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,7 +130,9 @@ def docker_engine() -> None:
             await sandbox.close()
 
     try:
-        asyncio.run(look())
+        # In a thread: a loop may be running here that asked for this fixture.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, look()).result()
     except SandboxUnavailable as why:
         if said == "required":
             pytest.fail(f"an engine was to be here: {why}")

@@ -14,7 +14,7 @@ socket for what to run, so that a spare one can be kept ready. There it says `{"
 `{"error": …}`; it then takes one packet whose first descriptor is a memfd holding the JSON request and whose others are the
 program's. The socket closes when the program has been executed; `{"error": …}` comes before that if it could not be.
 
-When the evaluator dies, the control socket closes: this process kills what it started and thaws what was frozen.
+When the evaluator dies, the control socket closes: this process thaws what was frozen, and ends all that it started.
 
 As a container's first process (`python -I -S launcher.py PATH`) it connects to the SEQPACKET socket at PATH, says
 `{"ready": 1}`, takes one packet as above, forks, and reports `{"wait-status": …}`; the packet brings a socket for errors, which
@@ -35,6 +35,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,6 +48,7 @@ BPF_INSTRUCTION_BYTES = 8
 MAX_FDS = 250
 PACKET = 64 * 1024
 PARENT_CHECK_SECONDS = 1.0
+END_SECONDS = 4.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -325,12 +327,34 @@ def main() -> None:
     except (BrokenPipeError, ConnectionResetError):
         pass
     finally:
-        # SIGTERM, because a supervising cell has to end its children first; the rest have their parent-death signal too.
-        for pid in cells:
+        _end_all(set(cells), thaw)
+
+
+def _end_all(cells: set[int], thaw: dict[int, list[tuple[str, str]]]) -> None:
+    """End every process below this one, frozen or stopped, and wait until it is gone.
+
+    Parent-death signals alone do not: a process that was frozen before it had asked for one gets none when its parent dies.
+    It comes here then, as this process is a subreaper.
+    """
+    for pid in cells:
+        # A supervising cell ends its children first.
+        for number in (signal.SIGTERM, signal.SIGCONT):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-        for paths in thaw.values():
-            _thaw(paths)
+                os.kill(pid, number)
+    for paths in thaw.values():
+        _thaw(paths)
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < END_SECONDS:
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                cells.discard(ended)
+        except ChildProcessError:
+            return
+        for child in _children():
+            if child not in cells or waited > END_SECONDS / 2:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+        time.sleep(0.005)
 
 
 def _thaw(paths: list[tuple[str, str]]) -> None:
