@@ -16,7 +16,7 @@ from typing import Any
 from results import ROOT, save
 
 LAST_LINE = re.compile(r"verified speedup: (?P<value>[\d.]+)x \[(?P<low>[\d.]+), (?P<high>[\d.]+)\] over eager")
-EXAMPLE = ROOT / "examples" / "rms_norm"
+EXAMPLE = ROOT / "examples" / "elementwise_chain"
 
 
 def once(seed: int, evaluations: int) -> dict[str, Any]:
@@ -42,13 +42,13 @@ def once(seed: int, evaluations: int) -> dict[str, Any]:
         sys.exit(f"exit code {done.returncode}, seed {seed}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     speedup = {name: float(value) for name, value in match.groupdict().items()}
     print(f"seed {seed}: {seconds:.1f} s, {lines[-1].strip()}", flush=True)
-    return {"seed": seed, "seconds": seconds, **speedup}
+    return {"seed": seed, "seconds": seconds, **speedup, "output": done.stdout}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="how many runs, each with a seed of its own, from 1")
-    parser.add_argument("--evaluations", type=int, default=40, help="as the Makefile's EVALUATIONS")
+    parser.add_argument("--evaluations", type=int, default=10, help="as the Makefile's EVALUATIONS")
     options = parser.parse_args()
     runs = [once(seed, options.evaluations) for seed in range(1, options.runs + 1)]
     times = [run["seconds"] for run in runs]
