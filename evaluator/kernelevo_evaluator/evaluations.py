@@ -134,7 +134,10 @@ class Evaluations:
             protocol_version=facts.protocol_version,
             evaluator_version=self._version,
             instance_id=self._store.instance_id,
-            devices=facts.devices,
+            devices=tuple(
+                replace(device, healthy=device.healthy and device.id not in self._executor.device_faults)
+                for device in facts.devices
+            ),
             languages=facts.languages,
             toolchain=facts.toolchain,
             sandbox=facts.sandbox,

@@ -7,7 +7,7 @@ The service admits, queues, stores and streams; an executor owns devices, sandbo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,6 +117,11 @@ class Executor(ABC):
     @abstractmethod
     def healthy(self) -> bool:
         """Whether at least one lane can work."""
+
+    @property
+    def device_faults(self) -> Mapping[str, str]:
+        """Devices that are out of service just now, by id, and why."""
+        return {}
 
     @abstractmethod
     async def audit(

@@ -15,6 +15,7 @@ from kernelevo_evaluator.lanes.carrying import Carrying, runner_limits
 from kernelevo_evaluator.lanes.cores import Cores
 from kernelevo_evaluator.lanes.cpu import cpu_device, cpu_languages
 from kernelevo_evaluator.lanes.gpu import NoGpu, find_gpus, gpu_device, gpu_languages, nvcc_version, share_cpus
+from kernelevo_evaluator.lanes.health import SUSPICIOUS, LaneHealth
 from kernelevo_evaluator.lanes.lane import Lane
 from kernelevo_evaluator.lanes.loading import Loader
 from kernelevo_evaluator.lanes.quiet import Quiet
@@ -23,7 +24,7 @@ from kernelevo_evaluator.languages.cpp import CppBuilder
 from kernelevo_sandbox import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kernelevo_api.types import Evaluation, Limits, ProblemReport
     from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
@@ -49,6 +50,7 @@ class LocalExecutor(Executor):
         self._settings = settings
         self._guarantees = guarantees
         self._lanes: list[Lane] = []
+        self._health = LaneHealth()
         self._facts: ExecutorFacts | None = None
 
     async def start(self) -> ExecutorFacts:
@@ -134,6 +136,7 @@ class LocalExecutor(Executor):
         return max(1, min(_MOST_SPARES, len(cores.background) // 2)) if cores.background_apart else 1
 
     async def close(self) -> None:
+        await self._health.close()
         await asyncio.gather(*(lane.close() for lane in self._lanes))
         await self._sandbox.close()
 
@@ -147,7 +150,14 @@ class LocalExecutor(Executor):
 
     @property
     def healthy(self) -> bool:
-        return bool(self._lanes)
+        return any(lane not in self._health.reasons for lane in self._lanes)
+
+    @property
+    def device_faults(self) -> Mapping[str, str]:
+        if self._facts is None:
+            return {}
+        devices = zip(self._lanes, self._facts.devices, strict=True)
+        return {device.id: self._health.reasons[lane] for lane, device in devices if lane in self._health.reasons}
 
     async def audit(
         self, problem: ProblemSource, limits: Limits, accept_refused: bool, progress: ProgressCallback
@@ -156,7 +166,11 @@ class LocalExecutor(Executor):
         try:
             with lane.claimed():
                 async with lane.exclusive:
-                    report = await lane.audit(problem, limits, progress)
+                    try:
+                        report = await lane.audit(problem, limits, progress)
+                    except ExecutorFault:
+                        await self._health.examine(lane)
+                        raise
         except SandboxError as error:
             raise ExecutorFault(str(error)) from error
         refusing = [finding for finding in report.findings if finding.refuses]
@@ -169,12 +183,29 @@ class LocalExecutor(Executor):
         lane = self._least_loaded()
         try:
             with lane.claimed():
-                return await Carrying(lane, job, self._environment(lane), progress).carry_out()
+                carrying = Carrying(lane, job, self._environment(lane), progress)
+                try:
+                    evaluation = await carrying.carry_out()
+                except ExecutorFault:
+                    async with lane.exclusive:
+                        await self._health.examine(lane)
+                    raise
+                if evaluation.verdict in SUSPICIOUS and lane.gpu is not None:
+                    async with lane.exclusive:
+                        await self._health.examine(lane)
+                return evaluation
         except SandboxError as error:
             raise ExecutorFault(str(error)) from error
 
     def _least_loaded(self) -> Lane:
-        return min(self._lanes, key=lambda lane: lane.claims)
+        """
+        Raises:
+            ExecutorFault: no lane is in service.
+        """
+        working = [lane for lane in self._lanes if lane not in self._health.reasons]
+        if not working:
+            raise ExecutorFault(f"no device is in service: {'; '.join(self.device_faults.values())}")
+        return min(working, key=lambda lane: lane.claims)
 
     def _environment(self, lane: Lane) -> Environment:
         assert self._facts is not None

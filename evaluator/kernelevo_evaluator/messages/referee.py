@@ -47,6 +47,10 @@ class EvaluateCandidate(msgspec.Struct, frozen=True, tag="evaluate"):
     language: str = "torch"
 
 
+class ProbeDevice(msgspec.Struct, frozen=True, tag="probe"):
+    """Compute something known on the lane's device. The result is empty."""
+
+
 class HostReply(msgspec.Struct, frozen=True, tag="host_reply"):
     """The server's answer to a `HostCall`."""
 
@@ -78,7 +82,7 @@ class MachineFacts(msgspec.Struct, frozen=True):
     gpu: GpuFacts | None = None
 
 
-ToReferee = AttachProblem | DropProblem | AuditProblem | EvaluateCandidate | HostReply
+ToReferee = AttachProblem | DropProblem | AuditProblem | EvaluateCandidate | ProbeDevice | HostReply
 
 
 class HostCall(msgspec.Struct, frozen=True, tag="host"):

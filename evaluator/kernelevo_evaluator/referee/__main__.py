@@ -20,6 +20,7 @@ from kernelevo_evaluator.messages.referee import (
     DropProblem,
     EvaluateCandidate,
     Finished,
+    ProbeDevice,
     decode_to_referee,
 )
 from kernelevo_evaluator.referee import machine
@@ -79,6 +80,9 @@ class Referee:
             return self._audit(message)
         if isinstance(message, EvaluateCandidate):
             return self._evaluate(message, sockets)
+        if isinstance(message, ProbeDevice):
+            machine.probe(self._space)
+            return b""
         raise TypeError(f"{type(message).__name__} is no job")
 
     def _attach(self, message: AttachProblem, sock: socket.socket) -> bytes:

@@ -22,6 +22,7 @@ have slowed the measurement, and part of the ring may still lie in a cache."""
 
 _READ_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
 _COPY_BYTES = {"cpu": 128 << 20, "cuda": 2 << 30}
+_PROBED = 1 << 20
 _MATRIX = {"cpu": 768, "cuda": 8192}
 
 
@@ -36,6 +37,25 @@ def measure(space: Space) -> MachineFacts:
         rates=_rates(space),
         gpu=_gpu_facts() if gpu else None,
     )
+
+
+def probe(space: Space) -> None:
+    """Compute something known, in memory that is allocated as a ring's is.
+
+    Raises:
+        ArithmeticError: the device gave another result.
+    """
+    memory = space.allocate(_PROBED * 8, "probe")
+    try:
+        values = memory.bytes[: _PROBED * 8].view(torch.int64)
+        torch.arange(_PROBED, out=values)
+        total = int((values * 3 + 1).sum())
+        space.synchronize()
+        del values
+    finally:
+        memory.close()
+    if total != 3 * _PROBED * (_PROBED - 1) // 2 + _PROBED:
+        raise ArithmeticError(f"the device computed {total} where the result is known to be another one")
 
 
 def last_level_cache_bytes() -> int:
