@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 CALLS = 5
-"""Calls that are traced; of a processor's times the least counts, of a GPU's the mean."""
+LONG_US = 500_000.0
+"""Calls that are traced, fewer where they would take longer than this; of a processor's times the least counts, of a GPU's the
+mean."""
 
 
 def trace(call: Callable[..., Any], arguments: Sequence[Any], device: torch.device, nonce: int) -> Traced:
     """Call a model a few times and record what runs."""
-    _timed(call, arguments, device)
-    wall = min(_timed(call, arguments, device) for _ in range(CALLS))
-    parts = _kernels(call, arguments) if device.type == "cuda" else _operators(call, arguments)
+    calls = max(1, min(CALLS, int(LONG_US / max(1.0, _timed(call, arguments, device)))))
+    wall = min(_timed(call, arguments, device) for _ in range(calls))
+    parts = (_kernels if device.type == "cuda" else _operators)(call, arguments, calls)
     parts.sort(key=lambda part: part.us, reverse=True)
     return Traced(nonce=nonce, wall_us=wall, parts=tuple(parts[:MOST_TRACED]))
 
@@ -38,16 +40,16 @@ def _timed(call: Callable[..., Any], arguments: Sequence[Any], device: torch.dev
     return max(0.0, (time.perf_counter_ns() - start) / 1000)
 
 
-def _kernels(call: Callable[..., Any], arguments: Sequence[Any]) -> list[TracedPart]:
+def _kernels(call: Callable[..., Any], arguments: Sequence[Any], calls: int) -> list[TracedPart]:
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(CALLS):
+        for _ in range(calls):
             call(*arguments)
         torch.cuda.synchronize()
     return [
-        TracedPart(name=str(event.key)[:200], us=float(event.self_device_time_total) / CALLS, count=int(event.count))
+        TracedPart(name=str(event.key)[:200], us=float(event.self_device_time_total) / calls, count=int(event.count))
         for event in profiler.key_averages()
         if event.device_type == DeviceType.CUDA
     ]
@@ -70,9 +72,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc]
         return result
 
 
-def _operators(call: Callable[..., Any], arguments: Sequence[Any]) -> list[TracedPart]:
+def _operators(call: Callable[..., Any], arguments: Sequence[Any], calls: int) -> list[TracedPart]:
     best: dict[str, TracedPart] = {}
-    for _ in range(CALLS):
+    for _ in range(calls):
         with _Operators() as seen:
             call(*arguments)
         for name, us in seen.us.items():
