@@ -35,7 +35,7 @@ LIMITS = Limits(
     check_time=_seconds(40),
     run_time=_seconds(60),
     profile_time=_seconds(10),
-    memory_bytes=2 << 30,
+    memory_bytes=4 << 30,
     device_memory_bytes=8 << 30,
     processes=64,
     output_bytes=64 << 10,
@@ -143,7 +143,7 @@ async def bench(device: str, folder: Path) -> AsyncIterator[Bench]:
     settings = ExecutorSettings(
         state_dir=folder,
         device="cuda" if device == "gpu" else "cpu",
-        spare_runners=2,
+        spare_runners=None if device == "gpu" else 2,
         default_limits=LIMITS,
         maximum_limits=LIMITS,
     )
