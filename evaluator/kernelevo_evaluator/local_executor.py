@@ -14,13 +14,14 @@ from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault,
 from kernelevo_evaluator.lanes.carrying import Carrying, runner_limits
 from kernelevo_evaluator.lanes.cores import Cores
 from kernelevo_evaluator.lanes.cpu import cpu_device, cpu_languages
-from kernelevo_evaluator.lanes.gpu import NoGpu, find_gpus, gpu_device, gpu_languages, nvcc_version, share_cpus
+from kernelevo_evaluator.lanes.gpu import NoGpu, find_gpus, gpu_device, gpu_languages, share_cpus
 from kernelevo_evaluator.lanes.health import SUSPICIOUS, LaneHealth
 from kernelevo_evaluator.lanes.lane import Lane
 from kernelevo_evaluator.lanes.loading import Loader
 from kernelevo_evaluator.lanes.quiet import Quiet
 from kernelevo_evaluator.lanes.runners import RunnerPool, usable_cpus
-from kernelevo_evaluator.languages.cpp import CppBuilder
+from kernelevo_evaluator.languages.builder import Builder
+from kernelevo_evaluator.languages.toolkit import cpp_compiler_version, cuda_toolkit
 from kernelevo_sandbox import SandboxError
 
 if TYPE_CHECKING:
@@ -74,11 +75,16 @@ class LocalExecutor(Executor):
             else cpu_device("cpu" if settings.lane_cpus is None else f"cpu{number}", cpus, one)
             for number, ((cpus, gpu), one) in enumerate(zip(places, facts, strict=True))
         ]
-        triton, compiler = _installed("triton"), await self._lanes[0].loader.builder.version()
+        triton, compiler = _installed("triton"), await asyncio.to_thread(cpp_compiler_version)
         tools = [Tool(name="python", version=platform.python_version()), Tool(name="torch", version=facts[0].torch)]
         found = {"triton": triton, "g++": compiler}
         if gpus:
-            found |= {"nvcc": nvcc_version(), "driver": gpus[0].driver, "pycuda": _installed("pycuda")}
+            toolkit = await asyncio.to_thread(cuda_toolkit)
+            found |= {
+                "nvcc": toolkit.version if toolkit is not None else "",
+                "driver": gpus[0].driver,
+                "pycuda": _installed("pycuda"),
+            }
             languages = gpu_languages(
                 nvcc=bool(found["nvcc"] and compiler),
                 triton=bool(triton),
@@ -123,7 +129,14 @@ class LocalExecutor(Executor):
         quiet, cores = Quiet(), Cores.of(cpus, gpu=gpu is not None)
         # Builds on cores of their own disturb nothing that is timed: a silence that never begins.
         builds = Quiet() if cores.background_apart else quiet
-        builder = CppBuilder(self._sandbox, builds, artefacts, settings.build_workers, cores.background)
+        builder = Builder(
+            self._sandbox,
+            builds,
+            artefacts,
+            settings.build_workers,
+            cores.background,
+            architecture=gpu.architecture if gpu is not None else "",
+        )
         standard = runner_limits(settings.default_limits)
         pool = RunnerPool(self._sandbox, quiet, cores=cores, standard=standard, spares=self._spares(cores), gpu=gpu)
         pool.refill()

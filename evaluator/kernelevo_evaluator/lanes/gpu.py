@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelevo_api.types import ArithmeticRate, CheckedOn, Device, DeviceKind, Language, LanguageSupport
+from kernelevo_evaluator.languages.toolkit import cuda_root
 from kernelevo_sandbox.gpu import nvidia_devices
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kernelevo_evaluator.messages.referee import MachineFacts
 
 
@@ -28,6 +27,8 @@ class Gpu:
     uuid: str
     """As CUDA_VISIBLE_DEVICES takes it."""
     name: str
+    architecture: str
+    """By its compute capability, e.g. "sm_90"."""
     minor: int
     memory_bytes: int
     driver: str
@@ -52,31 +53,11 @@ class Gpu:
         for name in ("LD_LIBRARY_PATH", "CUDA_HOME"):
             if os.environ.get(name):
                 environment[name] = os.environ[name]
-        home = cuda_home()
+        home = cuda_root()
         if home is not None:
             environment["CUDA_HOME"] = str(home)
             environment["PATH"] = f"{home / 'bin'}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
         return environment
-
-
-def cuda_home() -> Path | None:
-    """Where CUDA's compiler is installed: $CUDA_HOME, or the folder of the nvcc on PATH, or /usr/local/cuda."""
-    candidates = [Path(os.environ["CUDA_HOME"])] if os.environ.get("CUDA_HOME") else []
-    found = shutil.which("nvcc")
-    if found is not None:
-        candidates.append(Path(found).parent.parent)
-    candidates.append(Path("/usr/local/cuda"))
-    return next((path for path in candidates if (path / "bin" / "nvcc").is_file()), None)
-
-
-def nvcc_version() -> str:
-    """What CUDA's compiler says of itself, e.g. "13.0"; empty without one."""
-    home = cuda_home()
-    if home is None:
-        return ""
-    said = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, text=True, timeout=30).stdout
-    match = re.search(r"release ([0-9.]+)", said)
-    return match[1] if match else ""
 
 
 def find_gpus() -> tuple[Gpu, ...]:
@@ -123,6 +104,7 @@ def _describe(pynvml: Any, index: int) -> Gpu:
     return Gpu(
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
         name=_text(pynvml.nvmlDeviceGetName(handle)),
+        architecture="sm_{}{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
         minor=pynvml.nvmlDeviceGetMinorNumber(handle),
         memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
         driver=_text(pynvml.nvmlSystemGetDriverVersion()),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from kernelevo_evaluator.lanes.quiet import Quiet
     from kernelevo_evaluator.lanes.runners import HeldRunner
-    from kernelevo_evaluator.languages.cpp import BuildResult, CppBuilder
+    from kernelevo_evaluator.languages.builder import Builder, BuildResult
     from kernelevo_sandbox import Ending
 
 _BUILDS = 16
@@ -74,7 +74,7 @@ class Builds:
             peak_memory_bytes=max(peaks) if peaks else None,
             log=logs[-1] if logs else CapturedText(),
             artefacts=tuple(
-                Artefact(name=r.path.name, digest=r.digest, bytes=r.path.stat().st_size)
+                Artefact(name=r.path.name, digest=r.digest, bytes=r.path.stat().st_size, kernels=r.kernels)
                 for r in self.results
                 if r.path is not None and r.path.exists()
             ),
@@ -85,7 +85,7 @@ class Builds:
 class Loader:
     """Loads candidates."""
 
-    def __init__(self, quiet: Quiet, builder: CppBuilder) -> None:
+    def __init__(self, quiet: Quiet, builder: Builder) -> None:
         self._quiet = quiet
         self.builder = builder
 
@@ -151,6 +151,7 @@ class Loader:
     ) -> None:
         result = await self.builder.build(request, deadline.remaining(), memory_bytes)
         builds.results.append(result)
+        deadline.extend(result.waited_seconds)
         if result.path is None:
             log = result.log_text or (result.ending.kind.value if result.ending and result.ending.kind else "failed")
             await runner.channel.send(encode(BuildReply(nonce=request.nonce, ok=False, log=log[:32768])))

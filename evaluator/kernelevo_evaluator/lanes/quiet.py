@@ -66,6 +66,10 @@ class Deadline:
         self._quiet = quiet
         self._end = quiet.elapsed() + seconds
 
+    def extend(self, seconds: float) -> None:
+        """Give back time that passed through no doing of the work's own."""
+        self._end += seconds
+
     def remaining(self) -> float:
         """Seconds left, never below zero."""
         return max(0.0, self._end - self._quiet.elapsed())

@@ -276,6 +276,7 @@ class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fiel
     cuda_cflags: tuple[str, ...] = ()
     ldflags: tuple[str, ...] = ()
     include_paths: tuple[str, ...] = ()
+    with_cuda: bool = False
     implicit_headers: bool = True
     python_module: bool = True
     error_handling: bool = True

@@ -75,6 +75,7 @@ def install(channel: Channel, nonce: int) -> None:
             cuda_cflags=_strings(extra_cuda_cflags),
             ldflags=_strings(extra_ldflags),
             include_paths=_strings(extra_include_paths),
+            with_cuda=bool(with_cuda),
             implicit_headers=not no_implicit_headers,
             python_module=bool(is_python_module),
             error_handling=bool(with_pytorch_error_handling),

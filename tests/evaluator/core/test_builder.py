@@ -10,7 +10,8 @@ import pytest
 
 from kernelevo_api.types import SandboxEnd
 from kernelevo_evaluator.lanes.quiet import Quiet
-from kernelevo_evaluator.languages.cpp import CppBuilder, diagnostics
+from kernelevo_evaluator.languages.builder import Builder
+from kernelevo_evaluator.languages.diagnostics import diagnostics
 from kernelevo_evaluator.messages.runner import BuildRequest
 from kernelevo_sandbox import BubblewrapSandbox, SandboxUnavailable
 
@@ -34,7 +35,7 @@ class Counting(BubblewrapSandbox):
 @pytest.fixture
 async def builder(tmp_path):
     sandbox = Counting()
-    made = CppBuilder(sandbox, Quiet(), tmp_path / "artefacts", 2, frozenset(os.sched_getaffinity(0)))
+    made = Builder(sandbox, Quiet(), tmp_path / "artefacts", 2, frozenset(os.sched_getaffinity(0)))
     if not made.available:
         pytest.skip("no g++ on this host")
     try:
@@ -96,6 +97,22 @@ async def test_one_who_gives_up_does_not_stop_the_others(builder):
         await asyncio.sleep(0.01)
     tasks[0].cancel()
     assert (await tasks[1]).path is not None
+
+
+async def test_who_joins_has_a_limit_of_his_own(builder):
+    """The first to ask gives up after a tenth of a second; the build goes on for the one who has longer."""
+    slow = ADD + ", ".join(["#include <regex>\n#include <random>\nint used"]) + ";\n"
+    impatient, patient = await asyncio.gather(build(builder, slow, seconds=0.1), build(builder, slow, seconds=60.0))
+    assert impatient.path is None
+    assert impatient.ending.kind is SandboxEnd.WALL_TIMEOUT
+    assert patient.path is not None
+    assert len(builder.sandbox.processes) == 1
+
+
+async def test_waiting_for_a_worker_is_in_no_limit(builder):
+    results = await asyncio.gather(*(build(builder, ADD + f"int unused{n};", seconds=20.0) for n in range(4)))
+    assert all(result.path is not None for result in results)
+    assert max(result.waited_seconds for result in results) > 0
 
 
 BOMB = """
@@ -203,7 +220,7 @@ async def test_a_flood_in_the_log(builder):
 
 
 async def test_the_folder_stays_within_its_size(builder, monkeypatch):
-    monkeypatch.setattr("kernelevo_evaluator.languages.cpp.CACHE_BYTES", 40_000)
+    monkeypatch.setattr("kernelevo_evaluator.languages.artefacts.CACHE_BYTES", 40_000)
     paths = [(await build(builder, ADD + f"int unused{n};\n")).path for n in range(4)]
     kept = [path for path in paths if path.exists()]
     assert 1 <= len(kept) < 4
@@ -221,14 +238,14 @@ def test_a_log_that_lies_about_lines():
             "x" * 100_000 + ":1: error: long",
         ]
     )
-    found = diagnostics(log, '#line 1 "cpp_sources[0]"\n' + "a\n" * 9)
+    found = diagnostics(log, {"cpp_sources[0]": "a\n" * 9})
     assert all(d.line < 2**31 and len(d.file) <= 200 for d in found)
     assert any(d.message == "real" and "7 > a" in d.excerpt for d in found)
-    wide = '#line 1 "cpp_sources[0]"\n' + "w" * 5_000_000
-    many = "cpp_sources[0]:1: warning: w\n" * 20_000
+    wide = {"cpp_sources[0]": "w" * 5_000_000}
+    many = "".join(f"cpp_sources[0]:1: warning: w{n}\n" for n in range(20_000))
     assert sum(len(d.excerpt) for d in diagnostics(many, wide)) < 10_000
 
 
 def test_other_line_breaks_do_not_shift_the_numbers():
-    source = '#line 1 "cpp_sources[0]"\n// form\x0cfeed\u2028here\nint bad;\n'
+    source = {"cpp_sources[0]": "// form\x0cfeed\u2028here\nint bad;\n"}
     assert "> int bad;" in diagnostics("cpp_sources[0]:2:1: error: e", source)[0].excerpt
