@@ -287,10 +287,12 @@ def _malformed(request: EvaluateRequest) -> list[FieldViolation]:
         add("request_id", "must be a UUID")
     if request.problem_digest is None and request.problem is None:
         add("problem_ref", "is missing: give problem_digest or problem")
-    elif request.problem_digest is not None and not _is_digest(request.problem_digest):
+    elif request.problem_digest is not None and not is_digest(request.problem_digest):
         add("problem_digest", "must be 64 lower-case hexadecimal digits")
     if request.candidate is None:
         add("candidate", "is missing")
+    if not request.client_id.isprintable():
+        add("client_id", "must be printable")
     if len(request.client_id) > MAXIMUM_CLIENT_ID:
         add("client_id", f"is longer than {MAXIMUM_CLIENT_ID} characters")
     if (request.baseline is BaselineKind.CANDIDATE) != (request.baseline_candidate is not None):
@@ -305,7 +307,8 @@ def _malformed(request: EvaluateRequest) -> list[FieldViolation]:
     return found
 
 
-def _is_digest(text: str) -> bool:
+def is_digest(text: str) -> bool:
+    """Whether this is how a digest is written."""
     return len(text) == _DIGEST_LENGTH and all(one in "0123456789abcdef" for one in text)
 
 

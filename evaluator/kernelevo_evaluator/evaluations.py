@@ -19,6 +19,7 @@ from kernelevo_api.errors import (
     CallRefused,
     Draining,
     FieldViolation,
+    InvalidRequest,
     RequestIdReused,
     StoreUnavailable,
     UnknownEvaluation,
@@ -35,7 +36,7 @@ from kernelevo_api.types import (
     Verdict,
 )
 from kernelevo_evaluator import pages
-from kernelevo_evaluator.admission import Admission, Admitted, content_key
+from kernelevo_evaluator.admission import Admission, Admitted, content_key, is_digest
 from kernelevo_evaluator.audits import Audits
 from kernelevo_evaluator.fulfilment import Fulfilment, work_key
 from kernelevo_evaluator.requests import OpenRequest, OpenRequests
@@ -182,6 +183,11 @@ class Evaluations:
             InvalidRequest
         """
         size = pages.page_size(size)
+        if problem_digest and not is_digest(problem_digest):
+            raise InvalidRequest(
+                "problem_digest must be 64 lower-case hexadecimal digits",
+                violations=[FieldViolation("problem_digest", "must be 64 lower-case hexadecimal digits")],
+            )
         before = pages.read_token(token, problem_digest) if token else None
         found, following = await self._store.page(problem_digest, before, size)
         return found, pages.write_token(following, problem_digest) if following is not None else ""

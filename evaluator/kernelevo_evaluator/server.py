@@ -16,6 +16,7 @@ from grpc_health.v1._async import HealthServicer  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from kernelevo_api.channel import MESSAGE_LIMIT_BYTES
+from kernelevo_api.errors import StoreUnavailable
 from kernelevo_api.evaluator.v1 import evaluator_pb2, evaluator_pb2_grpc
 from kernelevo_evaluator.auth import Gate, TokenInterceptor
 from kernelevo_evaluator.evaluations import Evaluations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SERVICE = evaluator_pb2.DESCRIPTOR.services_by_name["EvaluatorService"].full_name
 HEALTH_POLL_S = 1.0
+PRUNE_EVERY_S = 600.0
 _LAST_ANSWERS_S = 2.0
 """How long calls that are being answered have to end once nothing runs any more."""
 
@@ -59,7 +61,7 @@ class EvaluatorServer:
         self._evaluations: Evaluations | None = None
         self._gate: Gate | None = None
         self._health = HealthServicer()
-        self._watch: asyncio.Task[None] | None = None
+        self._chores: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
 
     @property
@@ -78,7 +80,8 @@ class EvaluatorServer:
         self._gate = gate = Gate(read_tokens(settings.token_file) if settings.token_file else None)
         interceptors = [TokenInterceptor(gate)] if settings.token_file else []
         try:
-            self._store = await Store.open(Path(settings.state_dir))
+            url = settings.database_url.get_secret_value() if settings.database_url is not None else None
+            self._store = await Store.open(Path(settings.state_dir), url)
             self._server = grpc.aio.server(interceptors=interceptors, options=_options())
             # Before the executor: an address that is taken is known at once, not after devices were claimed.
             self._bound = address = bind(self._server, settings)
@@ -107,7 +110,7 @@ class EvaluatorServer:
         recovered = await self._evaluations.recover()
         if recovered:
             _log.info("interrupted requests go on", count=recovered)
-        self._watch = asyncio.create_task(self._watch_health())
+        self._chores = [asyncio.create_task(self._watch_health()), asyncio.create_task(self._prune())]
         return address
 
     def reload_tokens(self) -> None:
@@ -136,10 +139,10 @@ class EvaluatorServer:
         await self._ended.wait()
 
     async def _close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        for chore in self._chores:
+            chore.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
+                await chore
         if self._server is not None:
             await self._server.stop(_LAST_ANSWERS_S)
         if self._executor is not None:
@@ -155,6 +158,17 @@ class EvaluatorServer:
             await asyncio.sleep(HEALTH_POLL_S)
             if not self.evaluations.draining:
                 await self._tell_health()
+
+    async def _prune(self) -> None:
+        days, most = self._settings.keep_days, self._settings.keep_bytes
+        while days is not None or most is not None:
+            assert self._store is not None
+            try:
+                removed = await self._store.prune(days * 86_400 if days is not None else None, most)
+                _log.info("pruned", evaluations=removed) if removed else None
+            except StoreUnavailable as error:
+                _log.warning("not pruned", message=error.message)
+            await asyncio.sleep(PRUNE_EVERY_S)
 
     async def _tell_health(self) -> None:
         status = health_pb2.HealthCheckResponse

@@ -209,6 +209,8 @@ def _key(request: pb.GetEvaluationRequest | pb.CancelEvaluationRequest) -> dict[
     if which is None or not getattr(request, which):
         violation = FieldViolation("key", "is missing: give evaluation_id or request_id")
         raise InvalidRequest(f"key {violation.description}", violations=[violation])
+    if not getattr(request, which).isprintable():
+        raise InvalidRequest(f"{which} is no id", violations=[FieldViolation(which, "is no id")])
     return {"evaluation_id": None, "request_id": None, which: getattr(request, which)}
 
 

@@ -74,6 +74,17 @@ class EvaluatorSettings(BaseSettings):
     state_dir: Path = pydantic.Field(
         default_factory=default_state_dir, description="folder of results, accepted requests and built artefacts"
     )
+    database_url: pydantic.SecretStr | None = pydantic.Field(
+        None,
+        description="postgresql://…: results and requests in a database that several evaluators share; empty: a file in the "
+        "state folder",
+    )
+    keep_days: Annotated[float, pydantic.Field(gt=0)] | None = pydantic.Field(
+        None, description="days that evaluations are kept; empty: for ever"
+    )
+    keep_bytes: Bytes | None = pydantic.Field(
+        None, description="most that recorded evaluations take up, the oldest go first; empty: no bound"
+    )
     sandbox: Literal["bubblewrap", "docker", "none"] = pydantic.Field(
         "bubblewrap", description="isolation; none only for code that one wrote oneself"
     )

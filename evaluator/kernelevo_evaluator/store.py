@@ -1,40 +1,53 @@
-"""What must survive a crash: problems with their reports, accepted requests, evaluations. SQLite through SQLAlchemy Core.
+"""What must survive a crash: problems with their reports, accepted requests, evaluations. SQLAlchemy Core over a `Database`.
 
 A request is `accepted` before anything is promised about it and `done` once its evaluation is written with it, in one
-transaction.
-What is found `accepted` when the server starts was interrupted and is carried out again. `abandoned` requests were given up
-(cancelled, or failed by a fault of ours); the same request_id may be sent again.
+transaction. What is found `accepted` when its server starts was interrupted and is carried out again. `abandoned` requests were
+given up (cancelled, or failed by a fault of ours); the same request_id may be sent again.
 
-The library is synchronous, so every call runs in a thread of its own small pool. A store that is full, read-only or broken is
-`StoreUnavailable`: the transaction left nothing behind.
+Of several servers on one database each carries out what it accepted itself, and takes over what a dead one left when a client
+asks for it. The library is synchronous, so every call runs in a thread of its own small pool. A store that is full, read-only or
+broken is `StoreUnavailable`: the transaction left nothing behind.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import sqlite3
-import uuid
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
-from kernelevo_api.errors import StoreUnavailable
+from kernelevo_api.errors import EvaluatorFault, StoreUnavailable
 from kernelevo_api.json import from_json, to_json
 from kernelevo_api.types import EvaluateRequest, Evaluation, Problem, ProblemReport, Verdict
+from kernelevo_evaluator.databases import PostgresDatabase, SqliteDatabase, StateFolder, StoreLocked
+from kernelevo_evaluator.schema import (
+    ABANDONED,
+    ACCEPTED,
+    DONE,
+    SCHEMA_VERSION,
+    evaluations,
+    facts,
+    metadata,
+    problems,
+    reports,
+    requests,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from io import TextIOWrapper
     from pathlib import Path
+
+    from kernelevo_evaluator.databases import Database
+
+__all__ = ["ABANDONED", "ACCEPTED", "DONE", "NEVER_CACHED", "AcceptedRequest", "Store", "StoreLocked"]
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 1
 NEVER_CACHED = frozenset(
     {
         Verdict.TIMEOUT,
@@ -48,52 +61,8 @@ NEVER_CACHED = frozenset(
 )
 """Verdicts that say something about one moment, not about the candidate."""
 
-ACCEPTED, DONE, ABANDONED = "accepted", "done", "abandoned"
-
-_metadata = sa.MetaData()
-_facts = sa.Table(
-    "facts", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("value", sa.Text, nullable=False)
-)
-_problems = sa.Table(
-    "problems",
-    _metadata,
-    sa.Column("digest", sa.Text, primary_key=True),
-    sa.Column("source", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-)
-_reports = sa.Table(
-    "reports",
-    _metadata,
-    sa.Column("problem_digest", sa.Text, sa.ForeignKey("problems.digest"), primary_key=True),
-    sa.Column("environment", sa.Text, primary_key=True),
-    sa.Column("report", sa.Text, nullable=False),
-)
-_requests = sa.Table(
-    "requests",
-    _metadata,
-    sa.Column("request_id", sa.Text, primary_key=True),
-    sa.Column("evaluation_id", sa.Text, nullable=False, unique=True),
-    sa.Column("client_id", sa.Text, nullable=False),
-    sa.Column("content", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False, index=True),
-    sa.Column("request", sa.Text, nullable=False),
-)
-_evaluations = sa.Table(
-    "evaluations",
-    _metadata,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("evaluation_id", sa.Text, nullable=False, unique=True),
-    sa.Column("problem_digest", sa.Text, nullable=False),
-    sa.Column("cache_key", sa.Text),
-    sa.Column("evaluation", sa.Text, nullable=False),
-    sa.Index("by_problem", "problem_digest", "sequence"),
-    sa.Index("by_cache_key", "cache_key", "sequence"),
-    sqlite_autoincrement=True,
-)
-
-
-class StoreLocked(Exception):
-    """Another evaluator works on this state folder."""
+_PRUNED_AT_ONCE = 500
+"""Evaluations that one transaction of pruning takes out: others want to write in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,79 +79,68 @@ class AcceptedRequest:
 
 
 class Store:
-    """The evaluator's memory, in one SQLite file under `state_dir`. Made by `Store.open`."""
+    """The evaluator's memory. Made by `Store.open`."""
 
-    def __init__(self, engine: sa.Engine, lock: TextIOWrapper) -> None:
-        self._engine = engine
-        self._writer = engine.execution_options(write=True)
-        self._lock = lock
+    def __init__(self, database: Database, folder: StateFolder) -> None:
+        self._database = database
+        self._engine, self._writer = database.engine, database.writer
+        self._folder = folder
         # Readers beside the one writer that SQLite allows.
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="store")
-        self.instance_id = ""
+        self.instance_id = folder.instance_id
 
     @classmethod
-    async def open(cls, state_dir: Path) -> Store:
-        """Open or make the store.
+    async def open(cls, state_dir: Path, database_url: str | None = None) -> Store:
+        """Open or make the store: a file in `state_dir`, or what stands at `database_url`.
 
         Raises:
-            StoreLocked: another process holds it.
+            StoreLocked: another process holds the folder.
             StoreUnavailable: it cannot be read or written.
         """
-        return await asyncio.to_thread(cls._open, state_dir)
+        return await asyncio.to_thread(cls._open, state_dir, database_url)
 
     @classmethod
-    def _open(cls, state_dir: Path) -> Store:
+    def _open(cls, state_dir: Path, database_url: str | None) -> Store:
+        folder = StateFolder(state_dir)
         try:
-            state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = (state_dir / "lock").open("a+")
-        except OSError as error:
-            raise StoreUnavailable(f"the state folder {state_dir} cannot be used: {error}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            raise StoreLocked(
-                f"another evaluator works on {state_dir}; give this one its own with --state-dir"
-            ) from error
-        engine = sa.create_engine(f"sqlite:///{state_dir / 'evaluator.sqlite'}", connect_args={"timeout": 10})
-        sa.event.listen(engine, "connect", _configure)
-        sa.event.listen(engine, "begin", _begin)
-        store = cls(engine, lock)
-        try:
-            store.instance_id = _unavailable(store._prepare)
+            database = PostgresDatabase(database_url, folder) if database_url else SqliteDatabase(folder)
         except BaseException:
-            engine.dispose()
-            lock.close()
+            folder.close()
+            raise
+        store = cls(database, folder)
+        try:
+            _unavailable(store._prepare)
+        except BaseException:
+            store._threads.shutdown()
+            database.close()
+            folder.close()
             raise
         return store
 
-    def _prepare(self) -> str:
+    def _prepare(self) -> None:
+        self._database.assert_alive()
         with self._writer.begin() as connection:
-            _metadata.create_all(connection)
+            if connection.dialect.name == "postgresql":
+                # Two servers that start at once make the tables once.
+                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('kernelevo schema'))")
+            metadata.create_all(connection)
             connection.execute(
-                insert(_facts)
-                .values(
-                    [
-                        {"name": "schema_version", "value": str(SCHEMA_VERSION)},
-                        {"name": "instance_id", "value": str(uuid.uuid4())},
-                    ]
-                )
+                self._database.insert(facts)
+                .values(name="schema_version", value=str(SCHEMA_VERSION))
                 .on_conflict_do_nothing()
             )
-            rows = connection.execute(sa.select(_facts.c.name, _facts.c.value))
-            facts: dict[str, str] = {name: value for name, value in rows}  # noqa: C416 - rows are not pairs to a type checker
-        if facts["schema_version"] != str(SCHEMA_VERSION):
+            found = connection.execute(sa.select(facts.c.value).where(facts.c.name == "schema_version")).scalar()
+        if found != str(SCHEMA_VERSION):
             raise StoreUnavailable(
-                f"the store is of version {facts['schema_version']}, this evaluator reads {SCHEMA_VERSION}; "
-                "give it another folder with --state-dir"
+                f"the store is of version {found}, this evaluator reads {SCHEMA_VERSION}; "
+                "give it another folder with --state-dir, or another database"
             )
-        return facts["instance_id"]
 
     async def close(self) -> None:
-        """Finish what is being written and let go of the folder."""
+        """Finish what is being written and let go of folder and database."""
         await asyncio.to_thread(self._threads.shutdown)
-        self._engine.dispose()
-        self._lock.close()
+        await asyncio.to_thread(self._database.close)
+        self._folder.close()
 
     # --- Problems
 
@@ -191,12 +149,10 @@ class Store:
 
         def write(connection: sa.Connection) -> None:
             connection.execute(
-                insert(_problems)
-                .values(digest=digest, source=problem.source, name=problem.name)
-                .on_conflict_do_nothing()
+                self._database.insert(problems).values(digest=digest, problem=_dump(problem)).on_conflict_do_nothing()
             )
             values = {"problem_digest": digest, "environment": environment, "report": _dump(report)}
-            statement = insert(_reports).values(values)
+            statement = self._database.insert(reports).values(values)
             connection.execute(
                 statement.on_conflict_do_update(
                     index_elements=["problem_digest", "environment"], set_={"report": values["report"]}
@@ -209,8 +165,8 @@ class Store:
         """The source of a problem."""
 
         def read(connection: sa.Connection) -> Problem | None:
-            row = connection.execute(sa.select(_problems).where(_problems.c.digest == digest)).first()
-            return Problem(source=row.source, name=row.name) if row is not None else None
+            text = connection.execute(sa.select(problems.c.problem).where(problems.c.digest == digest)).scalar()
+            return from_json(json.loads(text), Problem) if text is not None else None
 
         return await self._run(self._engine, read)
 
@@ -219,8 +175,8 @@ class Store:
 
         def read(connection: sa.Connection) -> ProblemReport | None:
             text = connection.execute(
-                sa.select(_reports.c.report).where(
-                    _reports.c.problem_digest == digest, _reports.c.environment == environment
+                sa.select(reports.c.report).where(
+                    reports.c.problem_digest == digest, reports.c.environment == environment
                 )
             ).scalar()
             return from_json(json.loads(text), ProblemReport) if text is not None else None
@@ -230,21 +186,66 @@ class Store:
     # --- Requests
 
     async def accept(self, accepted: AcceptedRequest) -> None:
-        """Promise to carry a request out; one that was given up before is promised again."""
+        """Promise to carry a request out; one that was given up before is promised again.
 
-        def write(connection: sa.Connection) -> None:
+        Raises:
+            EvaluatorFault: another server carries it out.
+        """
+
+        def write(connection: sa.Connection) -> bool:
             values = {
                 "request_id": accepted.request_id,
                 "evaluation_id": accepted.evaluation_id,
+                "owner": self.instance_id,
                 "client_id": accepted.client_id,
                 "content": accepted.content,
                 "state": ACCEPTED,
                 "request": _dump(accepted.request),
+                "accepted_at": time.time(),
             }
-            statement = insert(_requests).values(values)
-            connection.execute(statement.on_conflict_do_update(index_elements=["request_id"], set_={"state": ACCEPTED}))
+            statement = self._database.insert(requests).values(values)
+            own = (requests.c.owner == self.instance_id) & (requests.c.state == ACCEPTED)
+            promise = statement.on_conflict_do_update(
+                index_elements=["request_id"],
+                set_={"state": ACCEPTED, "owner": self.instance_id},
+                where=own | (requests.c.state == ABANDONED),
+            )
+            return connection.execute(promise.returning(requests.c.request_id)).first() is not None
 
-        await self._run(self._writer, write)
+        def transaction() -> bool:
+            self._database.assert_alive()
+            with self._writer.begin() as connection:
+                return write(connection)
+
+        if not await self._in_thread(transaction) and not await self._take_over(accepted):
+            raise EvaluatorFault(
+                "another evaluator on this database carries this request out; try again there, or later"
+            )
+
+    async def _take_over(self, accepted: AcceptedRequest) -> bool:
+        """Make a request one's own that a dead server accepted; whether it is."""
+
+        def transaction() -> bool:
+            with self._engine.begin() as connection:
+                owner = connection.execute(
+                    sa.select(requests.c.owner).where(requests.c.request_id == accepted.request_id)
+                ).scalar()
+            if owner is None or self._database.lives(owner):
+                return False
+            with self._writer.begin() as connection:
+                taken = connection.execute(
+                    sa.update(requests)
+                    .where(
+                        requests.c.request_id == accepted.request_id,
+                        requests.c.evaluation_id == accepted.evaluation_id,
+                        requests.c.owner == owner,
+                        requests.c.state == ACCEPTED,
+                    )
+                    .values(owner=self.instance_id, state=ACCEPTED)
+                )
+                return taken.rowcount == 1
+
+        return await self._in_thread(transaction)
 
     async def request(
         self, *, request_id: str | None = None, evaluation_id: str | None = None
@@ -253,21 +254,23 @@ class Store:
 
         def read(connection: sa.Connection) -> AcceptedRequest | None:
             condition = (
-                _requests.c.request_id == request_id
+                requests.c.request_id == request_id
                 if request_id is not None
-                else _requests.c.evaluation_id == evaluation_id
+                else requests.c.evaluation_id == evaluation_id
             )
-            row = connection.execute(sa.select(_requests).where(condition)).first()
+            row = connection.execute(sa.select(requests).where(condition)).first()
             return _accepted(row) if row is not None else None
 
         return await self._run(self._engine, read)
 
     async def interrupted(self) -> list[AcceptedRequest]:
-        """Requests that were accepted and not finished, oldest first."""
+        """Requests that this server accepted and did not finish, oldest first."""
 
         def read(connection: sa.Connection) -> list[AcceptedRequest]:
             rows = connection.execute(
-                sa.select(_requests).where(_requests.c.state == ACCEPTED).order_by(sa.text("rowid"))
+                sa.select(requests)
+                .where(requests.c.state == ACCEPTED, requests.c.owner == self.instance_id)
+                .order_by(requests.c.accepted_at)
             )
             return [_accepted(row) for row in rows]
 
@@ -278,7 +281,7 @@ class Store:
         await self._run(
             self._writer,
             lambda connection: connection.execute(
-                sa.update(_requests).where(_requests.c.request_id == request_id).values(state=ABANDONED)
+                sa.update(requests).where(requests.c.request_id == request_id).values(state=ABANDONED)
             ),
         )
 
@@ -291,18 +294,68 @@ class Store:
         key = cache_key if evaluation.verdict not in NEVER_CACHED else None
 
         def write(connection: sa.Connection) -> None:
-            connection.execute(sa.delete(_evaluations).where(_evaluations.c.evaluation_id == evaluation.evaluation_id))
+            ended = connection.execute(
+                sa.update(requests)
+                .where(requests.c.request_id == request_id, requests.c.owner == self.instance_id)
+                .values(state=state)
+            )
+            if ended.rowcount == 0:
+                return  # Another server took it over and records its own: one request, one evaluation.
+            connection.execute(sa.delete(evaluations).where(evaluations.c.evaluation_id == evaluation.evaluation_id))
+            text = _dump(evaluation)
             connection.execute(
-                sa.insert(_evaluations).values(
+                sa.insert(evaluations).values(
                     evaluation_id=evaluation.evaluation_id,
                     problem_digest=evaluation.problem_digest,
                     cache_key=key,
-                    evaluation=_dump(evaluation),
+                    evaluation=text,
+                    bytes=len(text),
+                    recorded_at=time.time(),
                 )
             )
-            connection.execute(sa.update(_requests).where(_requests.c.request_id == request_id).values(state=state))
 
         await self._run(self._writer, write)
+
+    async def prune(self, older_than: float | None, maximum_bytes: int | None) -> int:
+        """Take out what was recorded more than `older_than` seconds ago, and the oldest beyond `maximum_bytes`, with
+        their requests; returns how many evaluations that is. What is accepted and not finished always stays."""
+        before = time.time() - older_than if older_than is not None else 0.0
+        removed = 0
+        while True:
+
+            def write(connection: sa.Connection) -> int:
+                limit = before
+                total = connection.execute(sa.select(sa.func.sum(evaluations.c.bytes))).scalar() or 0
+                if maximum_bytes is not None and total > maximum_bytes:
+                    limit = time.time()
+                rows = connection.execute(
+                    sa.select(evaluations.c.evaluation_id, evaluations.c.bytes, evaluations.c.recorded_at)
+                    .where(evaluations.c.recorded_at <= limit)
+                    .order_by(evaluations.c.sequence)
+                    .limit(_PRUNED_AT_ONCE)
+                ).all()
+                old = []
+                for row in rows:
+                    if row.recorded_at > before and (maximum_bytes is None or total <= maximum_bytes):
+                        break
+                    total -= row.bytes
+                    old.append(row.evaluation_id)
+                open_ones = sa.select(requests.c.evaluation_id).where(requests.c.state == ACCEPTED)
+                gone = [
+                    connection.execute(
+                        sa.delete(table).where(table.c.evaluation_id.in_(old), table.c.evaluation_id.not_in(open_ones))
+                    ).rowcount
+                    for table in (evaluations, requests)
+                ]
+                connection.execute(
+                    sa.delete(requests).where(requests.c.state == ABANDONED, requests.c.accepted_at <= before)
+                )
+                return gone[0]
+
+            count = await self._run(self._writer, write)
+            removed += count
+            if count < _PRUNED_AT_ONCE:
+                return removed
 
     async def evaluation(self, evaluation_id: str) -> Evaluation | None:
         """What is recorded under an id."""
@@ -310,7 +363,7 @@ class Store:
             self._engine,
             lambda connection: _one(
                 connection,
-                sa.select(_evaluations.c.evaluation).where(_evaluations.c.evaluation_id == evaluation_id),
+                sa.select(evaluations.c.evaluation).where(evaluations.c.evaluation_id == evaluation_id),
             ),
         )
 
@@ -320,9 +373,9 @@ class Store:
             self._engine,
             lambda connection: _one(
                 connection,
-                sa.select(_evaluations.c.evaluation)
-                .where(_evaluations.c.cache_key == cache_key)
-                .order_by(_evaluations.c.sequence.desc())
+                sa.select(evaluations.c.evaluation)
+                .where(evaluations.c.cache_key == cache_key)
+                .order_by(evaluations.c.sequence.desc())
                 .limit(1),
             ),
         )
@@ -331,12 +384,12 @@ class Store:
         """Evaluations, newest first, and where the next page begins, if there is one."""
 
         def read(connection: sa.Connection) -> tuple[list[Evaluation], int | None]:
-            statement = sa.select(_evaluations.c.sequence, _evaluations.c.evaluation)
+            statement = sa.select(evaluations.c.sequence, evaluations.c.evaluation)
             if problem_digest:
-                statement = statement.where(_evaluations.c.problem_digest == problem_digest)
+                statement = statement.where(evaluations.c.problem_digest == problem_digest)
             if before is not None:
-                statement = statement.where(_evaluations.c.sequence < before)
-            rows = connection.execute(statement.order_by(_evaluations.c.sequence.desc()).limit(size + 1)).all()
+                statement = statement.where(evaluations.c.sequence < before)
+            rows = connection.execute(statement.order_by(evaluations.c.sequence.desc()).limit(size + 1)).all()
             found = [from_json(json.loads(row.evaluation), Evaluation) for row in rows[:size]]
             return found, int(rows[size - 1].sequence) if len(rows) > size else None
 
@@ -347,6 +400,9 @@ class Store:
             with engine.begin() as connection:
                 return work(connection)
 
+        return await self._in_thread(transaction)
+
+    async def _in_thread(self, transaction: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
         # A transaction that has begun ends by itself: whoever waited for it may be cancelled, the store may not.
         return await asyncio.shield(loop.run_in_executor(self._threads, _unavailable, transaction))
@@ -358,19 +414,6 @@ def _unavailable(work: Callable[[], T]) -> T:
     except (sa.exc.DatabaseError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
         raise StoreUnavailable(f"the evaluator's store cannot be used: {cause}") from error
-
-
-def _configure(connection: sqlite3.Connection, _record: object) -> None:
-    # SQLAlchemy begins transactions itself (`_begin`), so that reading and writing are one.
-    connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=10000"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin(connection: sa.Connection) -> None:
-    # A writer takes its lock at once: one that starts as a reader can be refused half-way.
-    write = connection.get_execution_options().get("write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
 def _dump(value: Any) -> str:

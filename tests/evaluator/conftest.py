@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from postgres_server import NoPostgres, PostgresServer
 from scripted_executor import PROBLEM, ScriptedExecutor, candidate
 
 from kernelevo_api.channel import RetryPolicy
@@ -121,6 +122,27 @@ def folder() -> Iterator[Path]:
     # Not tmp_path: a Unix socket's path has little room.
     with tempfile.TemporaryDirectory(prefix="ke") as name:
         yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    try:
+        server = PostgresServer()
+    except NoPostgres as error:
+        pytest.skip(str(error))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """Address of an empty database, of each kind in turn; `None`: the file in the state folder."""
+    if request.param == "sqlite":
+        return None
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
 
 
 @pytest.fixture

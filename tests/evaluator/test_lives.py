@@ -33,7 +33,8 @@ SERVER = Path(__file__).parent / "scripted_server.py"
 class Life:
     """A scripted server in a process of its own, started and ended at will on one state folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database_url: str | None = None) -> None:
+        self.database_url = database_url
         self.address = f"unix:{folder / 'e.sock'}"
         self.state = folder / "state"
         self.log = folder / "log"
@@ -45,7 +46,8 @@ class Life:
             [sys.executable, SERVER, self.address, self.state, self.log],
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"SCRIPTED_RELEASE": str(self.gate)},
+            env=os.environ
+            | {"SCRIPTED_RELEASE": str(self.gate), "KERNELEVO_EVALUATOR_DATABASE_URL": self.database_url or ""},
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith("unix:")
@@ -88,7 +90,8 @@ def ask(script: str, **fields: Any) -> EvaluateRequest:
     )
 
 
-async def test_kill_nine_in_the_middle_loses_nothing_and_repeats_nothing(life: Life) -> None:
+async def test_kill_nine_in_the_middle_loses_nothing_and_repeats_nothing(database_url: str | None, life: Life) -> None:
+    life.database_url = database_url
     life.start()
     done, running, queued = ask("passed done"), ask("passed hold"), ask("passed queued")
     async with AsyncEvaluatorClient(life.address, retry=RetryPolicy(unavailable_s=60)) as client:

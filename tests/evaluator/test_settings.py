@@ -94,3 +94,11 @@ def test_core_sets() -> None:
     for text in ("a", "1-", "1;;2", "0;0"):
         with pytest.raises(ValueError, match=r"lanes|no list"):
             parse_core_sets(text)
+
+
+def test_the_database_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELEVO_EVALUATOR_DATABASE_URL", "postgresql://user:hidden@host/name")
+    settings = load_settings({}).settings
+    assert settings.database_url is not None
+    assert "hidden" in settings.database_url.get_secret_value()
+    assert "hidden" not in str(settings) + repr(settings) + settings.model_dump_json()
