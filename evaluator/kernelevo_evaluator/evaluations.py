@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from kernelevo_api.types import EvaluateRequest, RegisterProblemRequest
     from kernelevo_evaluator.executor import Executor, ExecutorFacts
+    from kernelevo_evaluator.metrics import Metrics
     from kernelevo_evaluator.queue import Quota
     from kernelevo_evaluator.requests import ProgressListener
     from kernelevo_evaluator.settings import EvaluatorSettings
@@ -70,6 +71,7 @@ class Evaluations:
         store: Store,
         settings: EvaluatorSettings,
         evaluator_version: str,
+        metrics: Metrics,
     ) -> None:
         self._executor = executor
         self._facts = facts
@@ -78,6 +80,8 @@ class Evaluations:
         self._version = evaluator_version
         self._admission = Admission(facts, evaluator_version, settings.maximum_source_bytes)
         self._scheduler = Scheduler(executor.concurrency, settings.queue_capacity, settings.queue_capacity_per_client)
+        self._scheduler.on_wait = metrics.waited
+        metrics.watch(self.capabilities, lambda: executor.healthy and not self._scheduler.draining)
         self._requests = OpenRequests(settings.grace_s, lambda opened: self._spawn(self._give_up(opened)))
         self._audits = Audits(
             executor=executor,
@@ -93,6 +97,7 @@ class Evaluations:
             store=store,
             audits=self._audits,
             requests=self._requests,
+            metrics=metrics,
         )
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.admission import Admitted
     from kernelevo_evaluator.audits import Audits
     from kernelevo_evaluator.executor import Executor, ProgressCallback
+    from kernelevo_evaluator.metrics import Metrics
     from kernelevo_evaluator.requests import OpenRequest, OpenRequests
     from kernelevo_evaluator.scheduler import Scheduler
     from kernelevo_evaluator.store import Store
@@ -39,13 +40,21 @@ class Fulfilment:
     """Carries accepted requests out. Belongs to one event loop."""
 
     def __init__(
-        self, *, executor: Executor, scheduler: Scheduler, store: Store, audits: Audits, requests: OpenRequests
+        self,
+        *,
+        executor: Executor,
+        scheduler: Scheduler,
+        store: Store,
+        audits: Audits,
+        requests: OpenRequests,
+        metrics: Metrics,
     ) -> None:
         self._executor = executor
         self._scheduler = scheduler
         self._store = store
         self._audits = audits
         self._requests = requests
+        self._metrics = metrics
         # A request may have missed an equal one in the store because that had not ended, and among what runs because it had.
         self._recent: OrderedDict[str, Evaluation] = OrderedDict()
 
@@ -108,6 +117,7 @@ class Fulfilment:
             created_at=datetime.now(UTC),
             problem_accepted_with_mark=report is not None and report.accepted_with_mark,
         )
+        self._metrics.evaluated(found)
         log.info("evaluated", verdict=found.verdict.value, from_cache=found.from_cache)
         await self.finish(opened, found, key)
 
@@ -142,9 +152,13 @@ class Fulfilment:
 
         async def action(progress: ProgressCallback) -> Evaluation:
             async def attempt() -> Evaluation:
-                evaluation = await self._executor.evaluate(job, progress)
-                if evaluation.verdict is Verdict.EVALUATOR_FAULT:
-                    raise ExecutorFault(evaluation.message)
+                try:
+                    evaluation = await self._executor.evaluate(job, progress)
+                    if evaluation.verdict is Verdict.EVALUATOR_FAULT:
+                        raise ExecutorFault(evaluation.message)
+                except ExecutorFault:
+                    self._metrics.fault()
+                    raise
                 return evaluation
 
             evaluation = await once_more(attempt, progress, job.evaluation_id)
@@ -164,6 +178,7 @@ class Fulfilment:
         return await ticket.wait()
 
     async def _fail(self, opened: OpenRequest, error: CallRefused) -> None:
+        self._metrics.not_evaluated(error.reason.value)
         if not isinstance(error, Draining):
             # May be sent again under the same id. Where even that cannot be written, the next start carries it out.
             with contextlib.suppress(StoreUnavailable):

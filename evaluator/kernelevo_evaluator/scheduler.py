@@ -47,6 +47,7 @@ class Work(Generic[T]):
         self.ended = asyncio.Event()
         """Set when nothing of it runs any more."""
         self.task: asyncio.Task[None] | None = None
+        self.queued_at = time.monotonic()
 
 
 class Ticket(Generic[T]):
@@ -88,6 +89,8 @@ class Scheduler:
         self._idle.set()
         self._hurry = asyncio.Event()
         self._mean_s = _FIRST_ESTIMATE_S
+        self.on_wait: Callable[[float], None] = lambda seconds: None
+        """Told how long a piece of work waited when it begins."""
 
     @property
     def running(self) -> int:
@@ -175,6 +178,7 @@ class Scheduler:
         moved = False
         while len(self._running) < self._concurrency and (work := self._queue.take(self._at_their_bound())) is not None:
             self._running.add(work)
+            self.on_wait(time.monotonic() - work.queued_at)
             work.task = asyncio.create_task(self._run(work), name=f"work {work.key[:12]}")
             moved = True
         if moved:

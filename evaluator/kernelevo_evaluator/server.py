@@ -20,8 +20,9 @@ from kernelevo_api.errors import StoreUnavailable
 from kernelevo_api.evaluator.v1 import evaluator_pb2, evaluator_pb2_grpc
 from kernelevo_evaluator.auth import Gate, TokenInterceptor
 from kernelevo_evaluator.evaluations import Evaluations
+from kernelevo_evaluator.metrics import Metrics, MetricsPage
 from kernelevo_evaluator.service import EvaluatorService
-from kernelevo_evaluator.sockets import bind
+from kernelevo_evaluator.sockets import ListenError, bind
 from kernelevo_evaluator.store import Store
 from kernelevo_evaluator.tokens import read_tokens
 
@@ -60,6 +61,7 @@ class EvaluatorServer:
         self._bound: str | None = None
         self._evaluations: Evaluations | None = None
         self._gate: Gate | None = None
+        self._metrics_page: MetricsPage | None = None
         self._health = HealthServicer()
         self._chores: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
@@ -85,6 +87,8 @@ class EvaluatorServer:
             self._server = grpc.aio.server(interceptors=interceptors, options=_options())
             # Before the executor: an address that is taken is known at once, not after devices were claimed.
             self._bound = address = bind(self._server, settings)
+            metrics = Metrics()
+            self._metrics_page = self._serve_metrics(metrics)
             self._executor = executor = self._make_executor()
             facts = await executor.start()
             self._evaluations = Evaluations(
@@ -93,6 +97,7 @@ class EvaluatorServer:
                 store=self._store,
                 settings=settings,
                 evaluator_version=evaluator_version(),
+                metrics=metrics,
             )
             self._evaluations.set_quotas(gate.quotas)
             evaluator_pb2_grpc.add_EvaluatorServiceServicer_to_server(
@@ -138,6 +143,19 @@ class EvaluatorServer:
         """Returns when `drain` is done."""
         await self._ended.wait()
 
+    @property
+    def metrics_address(self) -> str:
+        """Where the page for Prometheus is; empty where there is none."""
+        return self._metrics_page.address if self._metrics_page is not None else ""
+
+    def _serve_metrics(self, metrics: Metrics) -> MetricsPage | None:
+        if not self._settings.metrics:
+            return None
+        try:
+            return MetricsPage.serve(metrics, self._settings.metrics)
+        except OSError as error:
+            raise ListenError(f"cannot listen on {self._settings.metrics} for metrics: {error}") from error
+
     async def _close(self) -> None:
         for chore in self._chores:
             chore.cancel()
@@ -145,6 +163,8 @@ class EvaluatorServer:
                 await chore
         if self._server is not None:
             await self._server.stop(_LAST_ANSWERS_S)
+        if self._metrics_page is not None:
+            await self._metrics_page.close()
         if self._executor is not None:
             await self._executor.close()
         if self._store is not None:

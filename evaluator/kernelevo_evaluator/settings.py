@@ -109,6 +109,11 @@ class EvaluatorSettings(BaseSettings):
     tls_client_ca: Path | None = pydantic.Field(None, description="PEM file: asks clients for certificates of this CA")
     token_file: Path | None = pydantic.Field(None, description="TOML file of accepted tokens")
 
+    # Seen from outside
+    metrics: str = pydantic.Field(
+        "", description="host:port of a plain page for Prometheus, open to whoever reaches it; empty: none"
+    )
+
     # Queue
     queue_capacity: Count = pydantic.Field(256, description="most requests that wait, over all clients")
     queue_capacity_per_client: Count = pydantic.Field(64, description="most requests of one client that wait")
@@ -177,6 +182,13 @@ class EvaluatorSettings(BaseSettings):
     @classmethod
     def _an_address(cls, value: str) -> str:
         return target_of(value) if value else value
+
+    @pydantic.field_validator("metrics")
+    @classmethod
+    def _a_port(cls, value: str) -> str:
+        if value and target_of(value).startswith("unix:"):
+            raise ValueError("metrics are served on host:port")
+        return value
 
     @pydantic.field_validator("lane_cpus")
     @classmethod

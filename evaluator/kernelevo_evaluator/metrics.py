@@ -1,0 +1,121 @@
+"""What Prometheus scrapes: counts, times and states, under the API's own names. No source, no token, no id, no client's name.
+
+Every label has few values: verdicts, stages, languages, reasons, devices of this host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from kernelevo_api.channel import target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client.metrics_core import Metric
+
+    from kernelevo_api.types import Capabilities, Evaluation
+
+_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+
+
+class Metrics:
+    """One server's numbers, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._evaluations = Counter(
+            "kernelevo_evaluations",
+            "Evaluations that were answered.",
+            ["verdict", "language", "from_cache"],
+            registry=self.registry,
+        )
+        self._stages = Histogram(
+            "kernelevo_stage_seconds", "Time in one stage.", ["stage"], buckets=_SECONDS, registry=self.registry
+        )
+        self._waits = Histogram(
+            "kernelevo_queue_wait_seconds", "Time from queued to begun.", buckets=_SECONDS, registry=self.registry
+        )
+        self._refused = Counter(
+            "kernelevo_not_evaluated", "Accepted requests without a verdict.", ["reason"], registry=self.registry
+        )
+        self._faults = Counter(
+            "kernelevo_executor_faults", "Faults of sandboxes, lanes and devices.", registry=self.registry
+        )
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Count a verdict, and the stages of a run that ended with it."""
+        language = evaluation.language.value if evaluation.language is not None else ""
+        self._evaluations.labels(evaluation.verdict.value, language, str(evaluation.from_cache).lower()).inc()
+        if evaluation.from_cache or evaluation.timeline is None:
+            return
+        for one in evaluation.timeline.stages:
+            if one.stage is not None and one.start is not None and one.end is not None:
+                self._stages.labels(one.stage.value).observe((one.end - one.start).total_seconds())
+
+    def not_evaluated(self, reason: str) -> None:
+        """Count a request that ended without a verdict."""
+        self._refused.labels(reason).inc()
+
+    def fault(self) -> None:
+        """Count a fault of the executor's own, retried or not."""
+        self._faults.inc()
+
+    def waited(self, seconds: float) -> None:
+        """A piece of work left the queue and began."""
+        self._waits.observe(seconds)
+
+    def watch(self, capabilities: Callable[[], Capabilities], healthy: Callable[[], bool]) -> None:
+        """Read the state of queue and devices at each scrape."""
+        self.registry.register(_State(capabilities, healthy))
+
+
+class _State(Collector):
+    def __init__(self, capabilities: Callable[[], Capabilities], healthy: Callable[[], bool]) -> None:
+        self._capabilities = capabilities
+        self._healthy = healthy
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._capabilities()
+        yield GaugeMetricFamily("kernelevo_healthy", "Whether work is taken: a lane can work.", float(self._healthy()))
+        if found.queue is not None:
+            for name, text, value in (
+                ("queued", "Pieces of work that wait.", found.queue.queued),
+                ("running", "Pieces of work that run.", found.queue.running),
+                ("queue_capacity", "Most that may wait.", found.queue.capacity),
+                ("lanes", "Devices that time at once.", found.queue.lanes),
+            ):
+                yield GaugeMetricFamily(f"kernelevo_{name}", text, value)
+        devices = GaugeMetricFamily("kernelevo_device_healthy", "Whether a device works.", labels=["device", "name"])
+        for device in found.devices:
+            devices.add_metric([device.id, device.name], float(device.healthy))
+        yield devices
+
+
+class MetricsPage:
+    """The page that is scraped, on an address of its own."""
+
+    def __init__(self, server: WSGIServer, thread: Thread) -> None:
+        self._server = server
+        self._thread = thread
+        host, port = server.server_address[:2]
+        self.address = f"{host!s}:{port}"
+
+    @classmethod
+    def serve(cls, metrics: Metrics, address: str) -> MetricsPage:
+        """Raises OSError where the address cannot be listened on."""
+        host, _, port = target_of(address).rpartition(":")
+        return cls(*start_http_server(int(port), host.strip("[]"), registry=metrics.registry))
+
+    async def close(self) -> None:
+        """Answer no more."""
+        await asyncio.to_thread(self._server.shutdown)
+        self._server.server_close()
+        await asyncio.to_thread(self._thread.join)
