@@ -70,6 +70,12 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="PEM: the server's private key.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="PEM: ask clients for certificates of this CA.")] = None,
     token_file: Annotated[Path | None, typer.Option(help="TOML file of accepted tokens; `token` writes it.")] = None,
+    executor: Annotated[
+        str | None, typer.Option("--executor", help="local: this host's devices; ray: those of a Ray cluster.")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="The cluster's address, e.g. host:6379 or auto; with --executor ray.")
+    ] = None,
     config: Configuration = None,
     assignments: Assignments = None,
     ready_fd: Annotated[
@@ -95,6 +101,8 @@ def serve(
         "tls_key": tls_key,
         "tls_client_ca": tls_client_ca,
         "token_file": token_file,
+        "executor": executor,
+        "ray_address": ray_address,
     }
     loaded = _load(flags, assignments, config)
     if show_settings:
@@ -193,6 +201,7 @@ async def _serve(settings: EvaluatorSettings, ready_fd: int | None, exit_with_pa
     from kernelevo_api.errors import StoreUnavailable
     from kernelevo_evaluator.executor import ExecutorFault
     from kernelevo_evaluator.logs import configure
+    from kernelevo_evaluator.opening import Unsound
     from kernelevo_evaluator.server import evaluator_version
     from kernelevo_evaluator.sockets import ListenError
     from kernelevo_evaluator.store import StoreLocked
@@ -236,45 +245,17 @@ async def _serve(settings: EvaluatorSettings, ready_fd: int | None, exit_with_pa
     return 0
 
 
-class Unsound(Exception):
-    """This host does not give an essential guarantee."""
-
-
 async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
-    from kernelevo_evaluator.local_executor import LocalExecutor
+    from kernelevo_evaluator.opening import prepare
     from kernelevo_evaluator.server import EvaluatorServer
 
-    if settings.device == "simulated":
-        from kernelevo_evaluator.simulated_executor import SimulatedExecutor
-
-        _complain("WARNING: the device is simulated. Nothing is run, and every verdict is made up.")
-        server = EvaluatorServer(lambda: SimulatedExecutor(settings.executor()), settings)
-        return server, await server.start()
-    sandbox = settings.open_sandbox()
-    guarantees = None
+    prepared = await prepare(settings, _complain)
     try:
-        if settings.sandbox == "none":
-            _complain(
-                "WARNING: --sandbox none runs candidates as this user, with its files, network and devices. "
-                "Use it for code that you wrote yourself, and for nothing else."
-            )
-        else:
-            guarantees = await sandbox.probe()
-            missing = [one for one in guarantees if one.essential and not one.holds]
-            if missing:
-                lines = [f"  {one.name}: {one.evidence}. {one.remedy}".rstrip() for one in missing]
-                raise Unsound(
-                    "this host does not isolate what runs here, so the evaluator does not start:\n"
-                    + "\n".join(lines)
-                    + "\n`kernelevo-evaluator doctor` shows everything; --sandbox none is for code that one wrote oneself"
-                )
-        # Once it is made the executor owns the sandbox, and the server the executor.
-        server = EvaluatorServer(
-            lambda: LocalExecutor(sandbox=sandbox, settings=settings.executor(), guarantees=guarantees), settings
-        )
+        # The server makes the executor once the state folder is its own, and then owns it.
+        server = EvaluatorServer(prepared.make, settings)
         return server, await server.start()
     except BaseException:
-        await sandbox.close()
+        await prepared.discard()
         raise
 
 

@@ -146,6 +146,24 @@ class EvaluatorSettings(BaseSettings):
         description="runners kept warm on each lane for the next evaluations; empty: as many as its cores can keep up",
     )
 
+    # A cluster's devices in place of this host's
+    executor: Literal["local", "ray"] = pydantic.Field(
+        "local", description="where devices are: local, on this host; ray, on the hosts of a Ray cluster"
+    )
+    ray_address: str = pydantic.Field(
+        "", description="the cluster's address; empty: RAY_ADDRESS, else a cluster that runs here, else a new one"
+    )
+    ray_lanes: Count | None = pydantic.Field(
+        None, description="GPUs to hold at most; unset: as many as the cluster has at the start"
+    )
+    ray_accelerator_type: str | None = pydantic.Field(
+        None, description="hold GPUs of this type alone, by Ray's name, e.g. H200; needed where a cluster has several"
+    )
+    ray_start_s: Seconds = pydantic.Field(600.0, description="seconds that the first GPU may take to be there")
+    ray_silence_s: Seconds = pydantic.Field(
+        60.0, description="seconds after which a worker that says nothing is killed"
+    )
+
     # Limits: what a request gets, and the most it may ask for
     build_time_s: Seconds = pydantic.Field(60.0, description="seconds a build may take")
     build_time_maximum_s: Seconds = pydantic.Field(600.0, description="most that a request may ask for")
@@ -228,7 +246,7 @@ class EvaluatorSettings(BaseSettings):
         )
         return open_sandbox(self.sandbox, docker=docker)
 
-    def executor(self) -> ExecutorSettings:
+    def executor_settings(self) -> ExecutorSettings:
         """What the executor needs to know."""
         return ExecutorSettings(
             state_dir=self.state_dir,

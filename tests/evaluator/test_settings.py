@@ -39,7 +39,7 @@ def test_defaults() -> None:
     settings = load_settings({}).settings
     assert settings.sandbox == "bubblewrap"
     assert settings.address.startswith("unix:/")
-    executor = settings.executor()
+    executor = settings.executor_settings()
     for limits in (executor.default_limits, executor.maximum_limits):
         assert all(getattr(limits, field.name) is not None for field in dataclasses.fields(Limits))
     assert executor.lane_cpus is None

@@ -1,0 +1,1 @@
+"""The executor of a Ray cluster: lanes wherever the cluster has GPUs. The only part that imports Ray."""
