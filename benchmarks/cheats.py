@@ -30,10 +30,11 @@ def raw_path(device: str, folder: Path) -> Path:
 
 def row(case: Case, found: Judged, twin: Judged) -> dict[str, Any]:
     """One case's result."""
+    told_by = [answer for answer in case.right if answer.startswith("finding:") and answer in found.answers]
     return {
         "entry": case.entry,
         "part": case.part,
-        "cheat": found.shown,
+        "cheat": ", ".join([found.shown, *told_by]),
         "right": is_right(case, found),
         "told": found.told[:300],
         "twin": twin.shown,

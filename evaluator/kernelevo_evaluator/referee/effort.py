@@ -22,8 +22,8 @@ class Plan:
     timing_seconds: float
     """No new pair is begun after this long, the time for comparing not counted."""
     samples: int
-    """Calls of a timing that are checked in its first pairs, at least; every later block adds `SAMPLES`. Of calls that are wrong
-    once in twenty, 24 hold one with 71 %, 60 with 95 %, 90 with 99 %."""
+    """Calls of a timing that are checked in its first pairs, at least; every later block adds `LATER_SAMPLES`. Of calls that are
+    wrong once in twenty, 24 hold one with 71 %, 60 with 95 %, 90 with 99 %."""
     timings: int = 1
     """Independent timings, each in a fresh runner."""
 
@@ -61,8 +61,8 @@ RING_SLOTS = 192
 """Most slots in a ring."""
 DEVICE_BLOCK_SECONDS = 0.012
 """The same on a GPU. What a block costs beside its calls moves by some 60 us: shorter ones need too many pairs."""
-DEVICE_DRIFT_BLOCKS = 5
-"""Blocks that look for drift there."""
+DRIFT_BLOCKS = 5
+"""Blocks that look for drift; twice as many more where they find some."""
 DEVICE_REHEARSED = 8
 """Calls on old content just before each block."""
 KEPT_BYTES = 128 << 20
@@ -80,6 +80,8 @@ SAMPLED_BYTES = 1 << 20
 DEVICE_MOST_SAMPLES = 4
 DEVICE_SAMPLED_BYTES = 64 << 20
 """Calls of every block whose outputs are copied out before the clock stops: `SAMPLES` at least, more while they are small."""
+LATER_SAMPLES = 1
+"""Calls of a block that are checked once a timing has seen as many as its plan wants."""
 CONTENTS_SECONDS = 0.25
 """Drawing a block's inputs by the problem's own code takes no longer than this."""
 PROCESS_SPREAD = 0.005
@@ -93,7 +95,7 @@ shared 2-core host between processes of one honest code: up to 0.2."""
 CACHE_BYTES = 64 << 20
 """A larger last-level cache is taken for one that many cores share, of which a lane has a part: no more is swept out."""
 LONE_CALLS = 8
-"""Calls of either side, each alone in its block, that a pair holds."""
+"""Calls of either side, each alone in its block, that each of the first `LONE_PAIRS` pairs holds."""
 LONE_GAP = 0.10
 LONE_ERRORS = 1.64
 """A call that alone in its block is slower than among others, by this much and so many standard errors, counts as it is alone."""

@@ -101,7 +101,7 @@ class HostSpace:
     rehearsed = 0
     renews_all = False
     lone_calls = True
-    drift_blocks = 1 << 30
+    drift_blocks = effort.DRIFT_BLOCKS
     kept_bytes = effort.KEPT_BYTES
     arena = False
     most_samples = effort.MOST_SAMPLES
@@ -143,7 +143,7 @@ class DeviceSpace:
     rehearsed = effort.DEVICE_REHEARSED
     renews_all = True
     lone_calls = False
-    drift_blocks = effort.DEVICE_DRIFT_BLOCKS
+    drift_blocks = effort.DRIFT_BLOCKS
     kept_bytes = effort.DEVICE_KEPT_BYTES
     arena = True
     most_samples = effort.DEVICE_MOST_SAMPLES

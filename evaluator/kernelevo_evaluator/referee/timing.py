@@ -237,7 +237,7 @@ class Session:
         taken = len(self._pairs)
         if taken < settings.CALIBRATED_PAIRS or taken % 4 == 0:
             self._calibrate(second.outside_us)
-        if self.reference.space.lone_calls:
+        if self.reference.space.lone_calls and taken < settings.LONE_PAIRS:
             with self.clock.spent.on("lone calls"):
                 self._call_alone()
         self._pairs.append(
@@ -288,7 +288,7 @@ class Session:
         each of its calls is as likely to be among them as any other of its block. They are checked together, as many as memory
         holds: each check disturbs what is timed next.
         """
-        wanted = settings.SAMPLES
+        wanted = settings.LATER_SAMPLES
         if self._looked_at < self.plan.samples:
             wanted = max(wanted, math.ceil(self.plan.samples / (self.plan.minimum_pairs * self.clock.ring.rounds)))
         others = (self.clock.look(self.rings, block, at) for at in block.others)
