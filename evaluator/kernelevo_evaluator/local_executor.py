@@ -50,13 +50,15 @@ class LocalExecutor(Executor):
         self._sandbox = sandbox
         self._settings = settings
         self._guarantees = guarantees
+        self._held: frozenset[str] = frozenset()
         self._lanes: list[Lane] = []
-        self._health = LaneHealth()
+        self._health = LaneHealth(isolation=self._lost_isolation)
         self._facts: ExecutorFacts | None = None
 
     async def start(self) -> ExecutorFacts:
         settings = self._settings
         guarantees = self._guarantees if self._guarantees is not None else await self._sandbox.probe()
+        self._held = frozenset(one.name for one in guarantees if one.essential and one.holds)
         await self._sandbox.sweep()
         artefacts = Path(settings.state_dir) / "artefacts"
         gpus = self._find_gpus()
@@ -181,8 +183,8 @@ class LocalExecutor(Executor):
                 async with lane.exclusive:
                     try:
                         report = await lane.audit(problem, limits, progress)
-                    except ExecutorFault:
-                        await self._health.examine(lane)
+                    except (ExecutorFault, SandboxError):
+                        await self._health.examine_fault(lane)
                         raise
         except SandboxError as error:
             raise ExecutorFault(str(error)) from error
@@ -199,9 +201,9 @@ class LocalExecutor(Executor):
                 carrying = Carrying(lane, job, self._environment(lane), progress)
                 try:
                     evaluation = await carrying.carry_out()
-                except ExecutorFault:
+                except (ExecutorFault, SandboxError):
                     async with lane.exclusive:
-                        await self._health.examine(lane)
+                        await self._health.examine_fault(lane)
                     raise
                 if evaluation.verdict in SUSPICIOUS and lane.gpu is not None:
                     async with lane.exclusive:
@@ -209,6 +211,15 @@ class LocalExecutor(Executor):
                 return evaluation
         except SandboxError as error:
             raise ExecutorFault(str(error)) from error
+
+    async def _lost_isolation(self) -> str:
+        """Essential guarantees that held at the start and do so no more (a control group gone, an engine that ended)."""
+        try:
+            found = await self._sandbox.probe()
+        except SandboxError as error:
+            return f"nothing can be isolated any more: {error}"
+        lost = [one for one in found if one.essential and not one.holds and one.name in self._held]
+        return "; ".join(f"{one.name} no longer holds: {one.evidence}" for one in lost)
 
     def _least_loaded(self) -> Lane:
         """
