@@ -319,7 +319,7 @@ class Audit:
             self._host.thaw(name)
             self._host.loud()
         clock.release(self._reference)
-        interval = median_ratio([(block - overhead.block_us) / ring.calls for block in blocks])
+        interval = median_ratio([overhead.per_call(block) for block in blocks])
         return Baseline(kind=BaselineKind.EAGER, median_us=interval.value, low_us=interval.low, high_us=interval.high)
 
 

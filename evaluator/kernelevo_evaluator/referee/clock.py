@@ -286,3 +286,7 @@ class Overhead:
         n, m = self._ring.calls, self._ring.short
         intercepts = [(n * s - m * b) / (n - m) for b, s in zip(self._long, self._short, strict=True)]
         return min(max(statistics.median(intercepts), 0.0), 0.5 * min(self._short))
+
+    def per_call(self, block_us: float) -> float:
+        """Of a block of `calls`. Never below half of it: an overhead that large would say that nothing was measured."""
+        return max(block_us - self.block_us, 0.5 * block_us) / self._ring.calls

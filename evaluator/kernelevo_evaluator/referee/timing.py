@@ -178,18 +178,14 @@ class Session:
         """Times of one call, with the overhead as it is known now."""
         samples = Samples()
         for pair in self._pairs:
-            first, second = (self._per_call(total) for total in pair.baselines)
-            candidate, baseline = self._per_call(pair.candidate), (first + second) / 2
+            first, second = (self._overhead.per_call(total) for total in pair.baselines)
+            candidate, baseline = self._overhead.per_call(pair.candidate), (first + second) / 2
             samples.candidate.append(candidate)
             samples.baseline.append(baseline)
             samples.ratios.append(baseline / candidate)
             samples.repeats.append(first / second)
             samples.claimed.append(pair.claimed / self.clock.ring.calls)
         return samples
-
-    def _per_call(self, block_us: float) -> float:
-        # Never below half of the block: an overhead that large would say that nothing was measured.
-        return max(block_us - self._overhead.block_us, 0.5 * block_us) / self.clock.ring.calls
 
     def lone(self) -> Lone | None:
         """What a call of the candidate takes when it is alone in its block; none where such blocks say nothing.
