@@ -106,7 +106,8 @@ CASES = [
     _timed(
         8,
         "a block's calls as one",
-        _OR_WRONG,
+        # Holding a block's results takes more memory than a block has for them.
+        (*_OR_WRONG, "out_of_memory"),
         rows(
             "made = self.known.pop(x.data_ptr(), None)\nif made is not None:\n    return made\n"
             + _SLOTS
