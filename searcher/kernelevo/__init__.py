@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kernelevo_api.client import AsyncEvaluatorClient, EvaluatorClient
     from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Evaluation, Problem, Verdict
+    from kernelevo_searcher.best import BestKernel, best_kernel
     from kernelevo_searcher.face import evaluate, evolve
-    from kernelevo_searcher.runs import BadInput, BestKernel, best_kernel
+    from kernelevo_searcher.inputs import BadInput
 
 __all__ = [
     "AsyncEvaluatorClient",
@@ -40,7 +41,8 @@ _HOMES = {
     "kernelevo_api.client": ("AsyncEvaluatorClient", "EvaluatorClient"),
     "kernelevo_api.types": ("Candidate", "Effort", "EvaluateRequest", "Evaluation", "Problem", "Verdict"),
     "kernelevo_searcher.face": ("evaluate", "evolve"),
-    "kernelevo_searcher.runs": ("BadInput", "BestKernel", "best_kernel"),
+    "kernelevo_searcher.best": ("BestKernel", "best_kernel"),
+    "kernelevo_searcher.inputs": ("BadInput",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from kernelevo_searcher.state import RunState
 
-__all__ = ["Display", "describe_evaluation", "line_of", "open_display", "plain", "ratio_text"]
+__all__ = ["Display", "describe_evaluation", "ledger_lines", "line_of", "open_display", "plain", "ratio_text"]
 
 _LONGEST_IDEA = 80
 _EXCERPT_LINES = 12
@@ -89,8 +89,8 @@ def line_of(record: Record, state: RunState) -> str | None:
             return f"{event.call_id} no reply: {_one_line(event.message, 300)}"
         case Paused() as event:
             return f"paused: {_one_line(event.reason, 300)}"
-        case Resumed():
-            return "going on"
+        case Resumed() as event:
+            return f"{plain(event.model)} goes on" if event.model is not None else "going on"
         case StopDecided() as event:
             return f"search ends: {_one_line(event.reason, 300)}"
         case VerificationStarted() as event:
@@ -142,8 +142,14 @@ def _status(state: RunState, began: float, doing: dict[str, str]) -> str:
     parts = [f"{minutes}:{seconds:02d}"]
     limit = f"/{settings.evaluations}" if settings.evaluations is not None else ""
     parts.append(f"{state.evaluated}{limit} evaluated")
-    if settings.model is not None:
+    if settings.models:
         parts.append(f"{state.usage.total_tokens:,}/{settings.budget_tokens:,} tokens")
+        total = state.spending.total
+        if total.dollars:
+            parts.append(f"${total.dollars:.2f}{' and more' if total.dollars_unknown else ''}")
+    queue = len(state.calls), state.requests_in_flight
+    if any(queue):
+        parts.append(f"{queue[0]} asked, {queue[1]} measured" if settings.models else f"{queue[1]} measured")
     best = state.best
     if best is not None and best.speedup is not None:
         parts.append(f"best {ratio_text(best.speedup)} ({best.id})")
@@ -151,6 +157,22 @@ def _status(state: RunState, began: float, doing: dict[str, str]) -> str:
         parts.append("paused")
     parts += [_one_line(f"{name} {what}".strip(), 60) for name, what in doing.items()]
     return " · ".join(parts)
+
+
+def ledger_lines(state: RunState) -> list[str]:
+    """What the model calls cost, by action and model; nothing where none was made."""
+    rows = list(state.spending.rows.values())
+    if not rows:
+        return []
+    lines = ["tokens by action and model:"]
+    for row in [*rows, state.spending.total]:
+        dollars = "price unknown" if row.dollars_unknown else f"${row.dollars:.4f}"
+        estimated = ", partly estimated" if row.usage.estimated else ""
+        lines.append(
+            f"  {row.action:<8} {plain(row.model)}: {row.calls} calls, {row.useful} candidates, "
+            f"{row.usage.total_tokens:,} tokens ({dollars}{estimated})"
+        )
+    return lines
 
 
 class Display(Protocol):

@@ -22,6 +22,7 @@ from kernelevo_api.types import (
     ProblemReport,
     Ratio,
 )
+from kernelevo_searcher.models import ModelSettings  # noqa: TC001 - resolved when events are read back
 from kernelevo_searcher.proposers import (  # noqa: TC001 - resolved when events are read back
     ActionKind,
     ReplyOutcome,
@@ -75,6 +76,8 @@ class RunSettings:
     minutes: float | None = None
     """Time the search may take, verification not included."""
     budget_tokens: int = 1_000_000
+    budget_dollars: float | None = None
+    """What the models may cost; needs a known price for each of them."""
     target_speedup: float | None = None
     """Stop once the lower bound of the best reaches it."""
     floor_share: float = 0.95
@@ -88,10 +91,12 @@ class RunSettings:
     """Addresses; none: one is started for the run."""
     device: DeviceRequirement | None = None
     """What to measure on; absent: the kind with the most lanes."""
-    model: str | None = None
-    base_url: str | None = None
-    api_key_env: str | None = None
-    """Name of the environment variable that holds the key; the key itself is never stored."""
+    models: tuple[ModelSettings, ...] = ()
+    """None: tuning only."""
+    calls_in_flight: int = 2
+    """Model calls at once, as long as fewer evaluations are."""
+    prompts: str | None = None
+    """Folder of templates that replace the built-in ones."""
     language: Language | None = None
     hints: str = ""
     accept_refused_problem: bool = False
@@ -205,7 +210,10 @@ class ModelCallStarted:
     call_id: str
     action: ActionKind
     model: str
+    """Its label."""
     reserved_tokens: int
+    reserved_dollars: float | None = None
+    """Absent where the price is not known."""
     parent_id: str | None = None
 
 
@@ -216,6 +224,8 @@ class ModelCallFinished:
     call_id: str
     outcome: ReplyOutcome
     usage: Usage
+    dollars: float | None = None
+    """Absent where the price is not known."""
     text_digest: str | None = None
     source_digest: str | None = None
     idea: str = ""
@@ -229,6 +239,7 @@ class ModelCallFailed:
     call_id: str
     message: str
     usage: Usage | None = None
+    dollars: float | None = None
     refused: bool = False
     """The endpoint will not serve us at all."""
 
@@ -266,14 +277,18 @@ class EvaluationFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """The run waits for somebody: an endpoint, an evaluator, or the user."""
+    """The run, or one of its models, waits."""
 
     reason: str
+    model: str | None = None
+    """The model whose endpoint does not answer; absent where it is the evaluators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
     """The wait is over."""
+
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernelevo_api.types import Effort
 from kernelevo_searcher import runs
+from kernelevo_searcher.best import BestKernel, best_kernel
+from kernelevo_searcher.inputs import read_candidate, read_problem
 from kernelevo_searcher.settings import load_settings
 
 if TYPE_CHECKING:
@@ -33,14 +35,14 @@ def evaluate(
         BadInput: a file that cannot be used.
         NoEvaluator, EvaluatorError: it was not evaluated.
     """
-    task, source = runs.read_problem(Path(problem)), runs.read_candidate(Path(candidate))
+    task, source = read_problem(Path(problem)), read_candidate(Path(candidate))
     with tempfile.TemporaryDirectory(prefix="kernelevo-", ignore_cleanup_errors=True) as folder:
         return asyncio.run(runs.evaluate(task, source, load_settings(**settings), folder=Path(folder), effort=effort))
 
 
 def evolve(
     problem: str | Path, *, start: Sequence[str | Path] = (), run_dir: str | Path | None = None, **settings: Any
-) -> runs.BestKernel | None:
+) -> BestKernel | None:
     """Search for a faster kernel; returns the best, verified from scratch, or None where none was.
 
     Args:
@@ -54,10 +56,10 @@ def evolve(
         NoEvaluator, EvaluatorError: the run could not go on.
     """
     loaded = load_settings(**settings)
-    task = runs.read_problem(Path(problem))
-    kernels = [(Path(path).name, runs.read_candidate(Path(path), "the starting kernel")) for path in start]
+    task = read_problem(Path(problem))
+    kernels = [(Path(path).name, read_candidate(Path(path), "the starting kernel")) for path in start]
     folder = Path(run_dir) if run_dir is not None else runs.new_run_dir(loaded, task)
     state = asyncio.run(runs.evolve(task, kernels, loaded, run_dir=folder))
     if state.finished is None or state.finished.best_id is None:
         return None
-    return runs.best_kernel(folder)
+    return best_kernel(folder)

@@ -6,17 +6,19 @@ unknown key, in any of them, is an error that names the known ones.
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from kernelevo_api.pool import parse_requirement
 from kernelevo_api.types import BaselineKind, DeviceRequirement, Language
 from kernelevo_searcher.events import RunSettings
+from kernelevo_searcher.models import ModelSettings, model_from_text, model_from_values, with_labels
 
 __all__ = ["SearcherSettings", "SettingsInvalid", "load_settings", "setting_origins"]
 
@@ -26,6 +28,15 @@ OTHER_PREFIXES = ("KERNELEVO_EVALUATOR_",)
 TABLE = "searcher"
 KNOWN_TABLES = frozenset({TABLE, "evaluator"})
 CONFIGURATION_FILE = "kernelevo.toml"
+MODEL_DEFAULTS = (
+    "base_url",
+    "api_key_env",
+    "max_reply_tokens",
+    "reasoning",
+    "reasoning_effort",
+    "temperature",
+)
+"""Settings that hold for every model that does not say otherwise."""
 _EVALUATIONS_WITHOUT_MODEL = 60
 
 Positive = Annotated[int, pydantic.Field(gt=0)]
@@ -52,6 +63,9 @@ class SearcherSettings(BaseSettings):
     budget_tokens: Annotated[int, pydantic.Field(ge=0)] = pydantic.Field(
         1_000_000, description="tokens the model may cost, prompts and replies together"
     )
+    budget_dollars: PositiveFloat | None = pydantic.Field(
+        None, description="dollars the models may cost; every model's price must be known"
+    )
     target_speedup: PositiveFloat | None = pydantic.Field(
         None, description="stop once the lower bound of the best reaches it"
     )
@@ -70,8 +84,10 @@ class SearcherSettings(BaseSettings):
     hints: str = pydantic.Field("", description="advice to the model, in your own words")
     runs_dir: Path = pydantic.Field(Path("runs"), description="folder of new runs")
 
-    # The model
-    model: str | None = pydantic.Field(None, description="name of a model; unset: tuning only")
+    # The models
+    model: Annotated[tuple[str | dict[str, Any], ...], NoDecode] = pydantic.Field(
+        (), description="models that write kernels, each NAME[,key=value,…] or a table; none: tuning only"
+    )
     base_url: str | None = pydantic.Field(None, description="OpenAI-compatible endpoint, e.g. http://localhost:8000/v1")
     api_key_env: str | None = pydantic.Field(
         None, description="environment variable that holds the key; unset: OPENAI_API_KEY for the default endpoint"
@@ -82,6 +98,7 @@ class SearcherSettings(BaseSettings):
     temperature: Annotated[float, pydantic.Field(ge=0)] | None = pydantic.Field(
         None, description="unset leaves it to the endpoint"
     )
+    calls_in_flight: Positive = pydantic.Field(4, description="model calls at once")
     prompts: Path | None = pydantic.Field(None, description="folder of templates that replace the built-in ones")
 
     # The evaluators
@@ -98,6 +115,32 @@ class SearcherSettings(BaseSettings):
     tls_key: Path | None = pydantic.Field(None, description="PEM file of one's own key, for mutual TLS")
     tls_certificate: Path | None = pydantic.Field(None, description="PEM file of one's own certificate")
     start_timeout_s: PositiveFloat = pydantic.Field(120.0, description="seconds an evaluator has to answer at first")
+
+    @pydantic.field_validator("model", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        """A text that is no JSON is one specification, and one alone is a list of one."""
+        if isinstance(value, str):
+            text = value.strip()
+            value = json.loads(text) if text.startswith(("[", "{")) else [text] if text else []
+        return [value] if isinstance(value, dict) else value
+
+    @pydantic.model_validator(mode="after")
+    def _readable(self) -> SearcherSettings:
+        self.models()
+        return self
+
+    def models(self) -> tuple[ModelSettings, ...]:
+        """The models, with what their specifications leave out.
+
+        Raises:
+            ValueError: a specification cannot be read, or two models share a label.
+        """
+        defaults = {name: getattr(self, name) for name in MODEL_DEFAULTS}
+        return with_labels(
+            model_from_text(item, defaults) if isinstance(item, str) else model_from_values(item, defaults)
+            for item in self.model
+        )
 
     @classmethod
     def settings_customise_sources(
@@ -126,13 +169,15 @@ class SearcherSettings(BaseSettings):
     def run_settings(self) -> RunSettings:
         """What goes into a run's log."""
         evaluations = self.evaluations
-        if evaluations is None and self.model is None:
+        models = self.models()
+        if evaluations is None and not models:
             evaluations = _EVALUATIONS_WITHOUT_MODEL
         return RunSettings(
             seed=self.seed,
             evaluations=evaluations,
             minutes=self.minutes,
             budget_tokens=self.budget_tokens,
+            budget_dollars=self.budget_dollars,
             target_speedup=self.target_speedup,
             floor_share=self.floor_share,
             patience=self.patience,
@@ -140,9 +185,9 @@ class SearcherSettings(BaseSettings):
             baseline=self.baseline,
             evaluators=self.evaluators,
             device=self.device_requirement,
-            model=self.model,
-            base_url=self.base_url,
-            api_key_env=self.api_key_env,
+            models=models,
+            calls_in_flight=self.calls_in_flight,
+            prompts=str(self.prompts.resolve()) if self.prompts is not None else None,
             language=self.language,
             hints=self.hints,
         )

@@ -34,15 +34,17 @@ from kernelevo_searcher.events import (
     VerificationFinished,
     VerificationStarted,
 )
-from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome, Usage
+from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome
+from kernelevo_searcher.spending import Spending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
     from kernelevo_api.types import Language, Ratio
+    from kernelevo_searcher.proposers import Usage
 
-__all__ = ["CandidateState", "RunState", "is_ours", "replay", "summary_of"]
+__all__ = ["CandidateState", "RunState", "is_ours", "proves_speedup", "replay", "summary_of"]
 
 _IMPROVEMENT = 1.005
 """Factor on the lower bound that counts as progress: the best of many noisy measurements always creeps a little."""
@@ -52,6 +54,11 @@ _OURS = frozenset({Verdict.EVALUATOR_FAULT, Verdict.CANCELLED, Verdict.PROBLEM_F
 def is_ours(evaluation: Evaluation) -> bool:
     """Whether this outcome says nothing about the candidate."""
     return evaluation.verdict in _OURS
+
+
+def proves_speedup(ratio: Ratio | None) -> bool:
+    """Whether the whole interval lies above 1: whatever else was measured, faster it was not shown to be."""
+    return ratio is not None and ratio.low > 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +138,7 @@ class RunState:
     seeds_taken: set[str] = field(default_factory=set)
     """Source digests of the seeds that were proposed or found to be duplicates."""
     duplicates: int = 0
-    usage: Usage = field(default_factory=Usage)
+    spending: Spending = field(default_factory=Spending)
     replies: int = 0
     useless_replies: int = 0
     """Replies without a candidate."""
@@ -151,9 +158,10 @@ class RunState:
     tokens_at_improvement: int = 0
     model_evaluated_at_improvement: int = 0
     restarts_since_improvement: int = 0
-    refused: str = ""
-    """Why the model's endpoint will not serve us; empty otherwise."""
-    paused: str = ""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Models whose endpoint will not serve us, and why."""
+    paused: dict[str | None, str] = field(default_factory=dict)
+    """Models whose endpoint does not answer, and why; under `None` the evaluators."""
     stop: StopDecided | None = None
     verifying: VerificationStarted | None = None
     verified: VerificationFinished | None = None
@@ -164,10 +172,23 @@ class RunState:
     last_time: datetime | None = None
 
     @property
+    def usage(self) -> Usage:
+        """Tokens of all calls that ended."""
+        return self.spending.total.usage
+
+    @property
     def budget_left(self) -> int:
         """Tokens neither spent nor reserved."""
         reserved = sum(call.reserved_tokens for call in self.calls.values())
         return self.settings.budget_tokens - self.usage.total_tokens - reserved
+
+    @property
+    def dollars_left(self) -> float | None:
+        """Dollars neither spent nor reserved; absent without a budget in dollars."""
+        if self.settings.budget_dollars is None:
+            return None
+        reserved = sum(call.reserved_dollars or 0.0 for call in self.calls.values())
+        return self.settings.budget_dollars - self.spending.total.dollars - reserved
 
     @property
     def best(self) -> CandidateState | None:
@@ -223,20 +244,17 @@ class RunState:
                 if event.action is ActionKind.RESTART:
                     self.restarts_since_improvement += 1
             case ModelCallFinished():
-                call = self.calls.pop(event.call_id, None)
+                call = self._settle(event)
                 if call is not None and call.action is ActionKind.FIX and call.parent_id and not event.source_digest:
                     self.fixes_given_up.add(call.parent_id)
-                self._charge(event.usage)
                 self.replies += 1
                 useless = event.source_digest is None
                 self.useless_replies += useless
                 self.replies_in_a_row_without_source = self.replies_in_a_row_without_source + 1 if useless else 0
             case ModelCallFailed():
-                self.calls.pop(event.call_id, None)
-                if event.usage is not None:
-                    self._charge(event.usage)
-                if event.refused:
-                    self.refused = event.message
+                call = self._settle(event)
+                if event.refused and call is not None:
+                    self.refused[call.model] = event.message
             case EvaluationStarted():
                 self.in_flight[event.request_id] = event
                 self.attempts[event.candidate_id, event.effort] += 1
@@ -246,9 +264,9 @@ class RunState:
                 self.in_flight.pop(event.request_id, None)
                 self.candidates[event.candidate_id].unevaluable = event.message
             case Paused():
-                self.paused = event.reason
+                self.paused[event.model] = event.reason
             case Resumed():
-                self.paused = ""
+                self.paused.pop(event.model, None)
             case StopDecided():
                 self.stop = event
             case VerificationStarted():
@@ -259,8 +277,8 @@ class RunState:
                 self.finished = event
 
     def _resume(self, event: RunResumed) -> None:
-        self.paused = ""
-        self.refused = ""
+        self.paused.clear()
+        self.refused.clear()
         if event.settings != self.settings:
             # Asked for something else than what the run ended on: the search goes on from where it stands.
             self.stop = self.verifying = self.verified = self.finished = None
@@ -280,13 +298,17 @@ class RunState:
         else:
             self.last_action = action
 
-    def _charge(self, usage: Usage) -> None:
-        self.usage = Usage(
-            prompt_tokens=self.usage.prompt_tokens + usage.prompt_tokens,
-            completion_tokens=self.usage.completion_tokens + usage.completion_tokens,
-            reasoning_tokens=self.usage.reasoning_tokens + usage.reasoning_tokens,
-            estimated=self.usage.estimated or usage.estimated,
+    def _settle(self, event: ModelCallFinished | ModelCallFailed) -> ModelCallStarted | None:
+        call = self.calls.pop(event.call_id, None)
+        self.spending.count(
+            call.action.value if call is not None else "unknown",
+            call.model if call is not None else "unknown",
+            useful=isinstance(event, ModelCallFinished) and event.source_digest is not None,
+            failed=isinstance(event, ModelCallFailed),
+            usage=event.usage,
+            dollars=event.dollars,
         )
+        return call
 
     def _evaluate(self, event: EvaluationFinished) -> None:
         started = self.in_flight.pop(event.request_id, None)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.searcher.scripted_evaluator import KERNEL, PROBLEM, ScriptedEvaluator
-from tests.searcher.scripted_proposer import ScriptedProposer
+from tests.searcher.scripted_proposer import SCRIPTED, ScriptedProposer
 
 from kernelevo_api.pool import Endpoint, EvaluatorPool
 from kernelevo_api.types import Problem
@@ -49,7 +49,7 @@ class MortalStore(RunStore):
 async def main(folder: Path, appends: int, moment: str, with_model: bool) -> None:
     """Start the run, or go on with it."""
     MortalStore.appends_left, MortalStore.after = appends, moment == "after"
-    settings: dict[str, Any] = {"model": "scripted", "budget_tokens": 100 * TOKENS} if with_model else {}
+    settings: dict[str, Any] = {"models": (SCRIPTED,), "budget_tokens": TOKENS} if with_model else {}
     try:
         store = MortalStore.open(folder / "run")
     except RunNotFound:
@@ -57,8 +57,7 @@ async def main(folder: Path, appends: int, moment: str, with_model: bool) -> Non
         event, texts = start_events(
             version="0",
             problem=Problem(source=PROBLEM, name="p"),
-            # Patience: the run shall end by its budget, wherever it is killed.
-            settings=RunSettings(evaluations=12, seed=3, patience=1000, **settings),
+            settings=RunSettings(evaluations=12, seed=3, **settings),
             start=[("start", KERNEL)],
         )
         store.append(event, texts=texts)
@@ -66,7 +65,7 @@ async def main(folder: Path, appends: int, moment: str, with_model: bool) -> Non
         evaluator = ScriptedEvaluator(folder / "journal.jsonl", seconds=0.002)
         pool = EvaluatorPool([Endpoint(name="one", transport=evaluator)])
         proposer = ScriptedProposer(folder / "calls.txt") if with_model else None
-        await Engine(store, pool, proposer).run()
+        await Engine(store, pool, {"scripted": proposer} if proposer else None).run()
 
 
 if __name__ == "__main__":

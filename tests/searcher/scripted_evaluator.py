@@ -95,16 +95,24 @@ class ScriptedEvaluator:
         journal: file that remembers what was carried out, so that it outlives the process; absent: this object remembers.
         seconds: how long an evaluation takes.
         lanes: evaluations at once.
+        speed: factor on every speedup.
     """
 
     def __init__(
-        self, journal: Path | None = None, *, seconds: float = 0.0, lanes: int = 1, floor_us: float | None = None
+        self,
+        journal: Path | None = None,
+        *,
+        seconds: float = 0.0,
+        lanes: int = 1,
+        floor_us: float | None = None,
+        speed: float = 1.0,
     ) -> None:
         self._journal = journal
         self._seconds = seconds
         self._lanes = asyncio.Semaphore(lanes)
         self._lane_count = lanes
         self._floor_us = floor_us
+        self._speed = speed
         self.requests: list[EvaluateRequest] = []
         self.executed: list[str] = []
         self.done: dict[str, Evaluation] = {}
@@ -231,6 +239,7 @@ class ScriptedEvaluator:
             )
         if request.baseline_candidate is not None:
             true /= landscape(request.baseline_candidate.source) or 1.0
+        true *= self._speed
         rng = random.Random(request.request_id)
         noise = _NOISE[request.effort]
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from tests.searcher.scripted_evaluator import KERNEL
 
+from kernelevo_searcher.models import ModelSettings
 from kernelevo_searcher.proposers import ActionKind, Proposal, ProposalRequest, ReplyOutcome, Usage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+SCRIPTED = ModelSettings(name="scripted", label="scripted")
 RESERVE = 3000
 COST = 2000
 

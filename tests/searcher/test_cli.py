@@ -20,7 +20,7 @@ from kernelevo_searcher.cli import app
 from kernelevo_searcher.display import describe_evaluation, plain
 from kernelevo_searcher.engine import Engine, start_events
 from kernelevo_searcher.events import RunSettings
-from kernelevo_searcher.runs import read_problem
+from kernelevo_searcher.inputs import read_problem
 from kernelevo_searcher.settings import SettingsInvalid, load_settings, setting_origins
 from kernelevo_searcher.store import RunStore
 
@@ -42,7 +42,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def make_run(folder: Path, evaluations: int = 6) -> None:
+async def make_run(folder: Path, evaluations: int = 6, speed: float = 4.0) -> None:
     event, texts = start_events(
         version="0",
         problem=Problem(source=PROBLEM, name="p"),
@@ -51,7 +51,7 @@ async def make_run(folder: Path, evaluations: int = 6) -> None:
     )
     with RunStore.create(folder) as store:
         store.append(event, texts=texts)
-        await Engine(store, EvaluatorPool([Endpoint(name="one", transport=ScriptedEvaluator())])).run()
+        await Engine(store, EvaluatorPool([Endpoint(name="one", transport=ScriptedEvaluator(speed=speed))])).run()
 
 
 @pytest.mark.parametrize("command", ["evaluate", "evolve", "compare", "best", "report", "settings"])
@@ -124,7 +124,22 @@ def test_a_finished_run_resumed_as_it_is_only_tells_its_result(files: Path) -> N
     assert last[-1].startswith("verified speedup: ") and last[-1].endswith(" over eager")
     assert (files / "run" / "best.py").exists()
     told = json.loads(kernelevo_command("evolve", "--resume", "run", "--json").stdout)
-    assert told["best"] and told["evaluated"] == 6
+    assert told["best"] and told["evaluated"] == 6 and told["proved"] is True
+
+
+def test_a_kernel_that_is_not_proved_faster_is_no_success(files: Path) -> None:
+    asyncio.run(make_run(files / "run", speed=1.0))
+    result = kernelevo_command("evolve", "--resume", "run")
+    assert result.exit_code == 1
+    last = result.stdout.strip().splitlines()[-1]
+    assert last.startswith("no speedup was proved: ") and last.endswith(" over eager")
+    assert "verified speedup" not in result.stdout and "no speedup was proved" in result.stderr
+    asked = kernelevo_command("evolve", "--resume", "run", "--json")
+    told = json.loads(asked.stdout)
+    assert asked.exit_code == 1 and told["proved"] is False and told["speedup"]["low"] <= 1.0 and told["best"]
+    assert json.loads(kernelevo_command("best", "run", "--json").stdout)["proved"] is False
+    assert "# No speedup was proved" in kernelevo_command("best", "run").stdout
+    assert "no speedup was proved" in (files / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_run_in_use_says_so(files: Path) -> None:

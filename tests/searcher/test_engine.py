@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.searcher.scripted_evaluator import KERNEL, PROBLEM, ScriptedEvaluator, landscape
-from tests.searcher.scripted_proposer import COST, ScriptedProposer
+from tests.searcher.scripted_proposer import COST, SCRIPTED, ScriptedProposer
 
 from kernelevo_api.errors import ContractViolation, ProblemRefused, TooLarge, Unreachable
 from kernelevo_api.pool import Endpoint, EvaluatorPool, NoEvaluator, PoolSettings
 from kernelevo_api.types import Effort, Problem, Seed
+from kernelevo_searcher.best import best_kernel
 from kernelevo_searcher.engine import Engine, start_events
 from kernelevo_searcher.events import (
     DuplicateSkipped,
@@ -24,7 +25,6 @@ from kernelevo_searcher.events import (
     RunSettings,
 )
 from kernelevo_searcher.proposers import EndpointUnreachable, Proposal, ProposerRefused, ReplyOutcome, Usage
-from kernelevo_searcher.runs import best_kernel
 from kernelevo_searcher.state import RunState, replay
 from kernelevo_searcher.store import RunStore, read_records
 
@@ -43,13 +43,13 @@ async def run(
     event, texts = start_events(
         version="0",
         problem=Problem(source=PROBLEM, name="p"),
-        settings=RunSettings(**{"evaluations": 25, "model": "scripted" if proposer else None, **settings}),
+        settings=RunSettings(**{"evaluations": 25, "models": (SCRIPTED,) if proposer else (), **settings}),
         start=[(f"k{number}", source) for number, source in enumerate(start)],
     )
     with RunStore.create(folder) as store:
         store.append(event, texts=texts)
         pool = EvaluatorPool(endpoints, settings=PoolSettings(probe_s=0.01, rest_s=0.01))
-        state = await Engine(store, pool, proposer).run()
+        state = await Engine(store, pool, {"scripted": proposer} if proposer else None).run()
     assert replay(read_records(folder)) == state
     return state
 
@@ -253,7 +253,7 @@ async def test_an_unreachable_model_pauses_the_run(tmp_path: Path) -> None:
 async def test_a_model_that_refuses_leaves_the_tuner(tmp_path: Path) -> None:
     proposer = ScriptedProposer(failures=[ProposerRefused("wrong key")] * 9)
     state = await run(tmp_path, ScriptedEvaluator(), proposer=proposer, evaluations=10)
-    assert "wrong key" in state.refused and state.usage.total_tokens == 0
+    assert "wrong key" in state.refused["scripted"] and state.usage.total_tokens == 0
     assert state.evaluated == 10
 
 

@@ -13,10 +13,11 @@ import traceback
 import pytest
 from tests.searcher.openai_server import OpenAIServer, Reply, serve
 
-from kernelevo_searcher.llm.client import ChatClient, Completion, _retry_after
+from kernelevo_searcher.llm.client import ChatClient, Completion
 from kernelevo_searcher.llm.endpoint import EndpointSettings, RetrySettings
 from kernelevo_searcher.llm.secret import Secret
 from kernelevo_searcher.llm.tokens import estimate_tokens
+from kernelevo_searcher.llm.wire import retry_after_s
 from kernelevo_searcher.proposers import EndpointUnreachable, ProposerRefused
 
 KEY = "sk-very-secret-0123456789abcdef"
@@ -305,13 +306,13 @@ def test_urls_that_are_refused(url: str) -> None:
 def test_retry_after_is_read_in_every_form() -> None:
     now = 1_800_000_000.0
     date = email.utils.formatdate(now + 30, usegmt=True)
-    assert _retry_after({"retry-after": "2.5"}) == 2.5
-    assert _retry_after({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
-    assert _retry_after({"retry-after": date}, now=lambda: now) == 30
-    assert _retry_after({"retry-after": email.utils.formatdate(now - 30, usegmt=True)}, now=lambda: now) == 0
+    assert retry_after_s({"retry-after": "2.5"}) == 2.5
+    assert retry_after_s({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
+    assert retry_after_s({"retry-after": date}, now=lambda: now) == 30
+    assert retry_after_s({"retry-after": email.utils.formatdate(now - 30, usegmt=True)}, now=lambda: now) == 0
     for nonsense in ("soon", "nan", "inf", ""):
-        assert _retry_after({"retry-after": nonsense}) is None
-    assert _retry_after({}) is None
+        assert retry_after_s({"retry-after": nonsense}) is None
+    assert retry_after_s({}) is None
 
 
 async def test_what_was_lost_before_a_refusal_is_charged() -> None:

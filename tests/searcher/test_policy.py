@@ -16,15 +16,20 @@ from kernelevo_searcher.events import (
     EvaluationFinished,
     EvaluationStarted,
     Event,
+    ModelCallFinished,
     ModelCallStarted,
+    Paused,
     Record,
     RunSettings,
     RunStarted,
+    StopDecided,
 )
-from kernelevo_searcher.proposers import ActionKind
+from kernelevo_searcher.models import ModelRole, ModelSettings
+from kernelevo_searcher.proposers import ActionKind, ReplyOutcome, Usage
 from kernelevo_searcher.state import RunState, replay
 
 MODEL_ACTIONS = frozenset({ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.RESTART})
+MODEL = ModelSettings(name="m", label="m")
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -84,7 +89,8 @@ def candidate(
 def decide(
     state: RunState, *, slots: int = 2, model: bool = False, seed: int = 0, active_s: float = 0.0
 ) -> policy.Action:
-    resources = policy.Resources(slots=slots, model_actions=MODEL_ACTIONS if model else frozenset(), active_s=active_s)
+    models = (policy.ModelResource(label="m", actions=MODEL_ACTIONS),) if model else ()
+    resources = policy.Resources(slots=slots, models=models, active_s=active_s)
     return policy.decide(state, resources, random.Random(seed))
 
 
@@ -104,7 +110,7 @@ def histories(draw: st.DrawFn) -> RunState:
         )
     evaluations = draw(st.none() | st.integers(1, 60))
     return state_of(
-        events, RunSettings(evaluations=evaluations, model="m", target_speedup=draw(st.sampled_from([None, 5.0])))
+        events, RunSettings(evaluations=evaluations, models=(MODEL,), target_speedup=draw(st.sampled_from([None, 5.0])))
     )
 
 
@@ -116,12 +122,12 @@ def test_decisions_are_sound_and_repeatable(state: RunState, seed: int, model: b
     assert state == before
     assert action == decide(state, slots=slots, model=model, seed=seed)
     match action:
-        case policy.Propose(kind, parent_id):
+        case policy.Propose(kind, parent_id, label):
             assert parent_id is None or parent_id in state.candidates
             if kind is ActionKind.TUNE:
                 assert parent_id is not None and state.candidates[parent_id].speedup is not None
             else:
-                assert model
+                assert model and label == "m"
             if kind is ActionKind.FIX:
                 assert parent_id is not None and state.candidates[parent_id].failed
             if state.settings.evaluations is not None:
@@ -198,23 +204,97 @@ def test_near_the_floor_the_search_stops() -> None:
 
 
 def test_with_a_model_it_rewrites_until_something_passes_then_refines() -> None:
-    nothing = state_of([], RunSettings(model="m"))
-    assert decide(nothing, model=True) == policy.Propose(ActionKind.REWRITE)
+    nothing = state_of([], RunSettings(models=(MODEL,)))
+    assert decide(nothing, model=True) == policy.Propose(ActionKind.REWRITE, None, "m")
     passed = candidate(1, 1.2, action=ActionKind.REWRITE, call="m1")
-    assert decide(state_of(passed, RunSettings(model="m")), model=True) == policy.Propose(ActionKind.REFINE, "c1")
+    assert decide(state_of(passed, RunSettings(models=(MODEL,))), model=True) == policy.Propose(
+        ActionKind.REFINE, "c1", "m"
+    )
 
 
 def test_a_failed_child_of_a_model_is_repaired_three_times_at_most() -> None:
     events = candidate(1, None, action=ActionKind.REWRITE, call="m1")
-    assert decide(state_of(events, RunSettings(model="m")), model=True) == policy.Propose(ActionKind.FIX, "c1")
+    assert decide(state_of(events, RunSettings(models=(MODEL,))), model=True) == policy.Propose(
+        ActionKind.FIX, "c1", "m"
+    )
     for number in range(2, 5):
         events += candidate(number, None, action=ActionKind.FIX, parent=f"c{number - 1}", call=f"m{number}")
-    action = decide(state_of(events, RunSettings(model="m")), model=True)
+    action = decide(state_of(events, RunSettings(models=(MODEL,))), model=True)
     assert isinstance(action, policy.Propose) and action.action is not ActionKind.FIX
 
 
 def test_the_best_few_are_verified() -> None:
     events = [event for number in range(1, 9) for event in candidate(number, 1 + number / 10)]
     assert policy.finalists(state_of(events)) == ("c8", "c7")
-    assert policy.finalists(state_of(events, RunSettings(model="m"))) == ("c8", "c7", "c6", "c5", "c4")
+    assert policy.finalists(state_of(events, RunSettings(models=(MODEL,)))) == ("c8", "c7", "c6", "c5", "c4")
     assert policy.finalists(state_of(events, RunSettings(verify=1))) == ("c8",)
+
+
+def stopped_with(*events: Event) -> RunState:
+    return state_of([*events, StopDecided(reason="enough")], RunSettings(models=(MODEL,)))
+
+
+def proposed(number: int, call: str | None) -> CandidateProposed:
+    action = ActionKind.REFINE if call is not None else ActionKind.TUNE
+    return CandidateProposed(
+        candidate_id=f"c{number}", source_digest=f"s{number}", normal_digest=f"n{number}", action=action, call_id=call
+    )
+
+
+def test_after_the_stop_what_a_model_was_paid_for_is_still_measured() -> None:
+    best = candidate(1, 1.5)
+    assert decide(stopped_with(*best, proposed(2, "m1")), model=True) == policy.Evaluate("c2", Effort.SCREEN, 1.48)
+    promising = candidate(2, 1.6, effort=Effort.SCREEN, call="m1", action=ActionKind.REFINE)
+    assert decide(stopped_with(*best, *promising), model=True) == policy.Evaluate("c2", Effort.FULL)
+    assert decide(stopped_with(*best, proposed(2, None)), model=True) == policy.Verify(("c1",))
+    call = ModelCallStarted(call_id="m1", action=ActionKind.REFINE, model="m", reserved_tokens=10, parent_id="c1")
+    assert decide(stopped_with(*best, call), model=True) is policy.Wait.WAIT
+
+
+def test_models_are_chosen_by_role_and_weight() -> None:
+    strong = policy.ModelResource(label="strong", actions=MODEL_ACTIONS, role=ModelRole.STRONG)
+    cheap = policy.ModelResource(label="cheap", actions=MODEL_ACTIONS, role=ModelRole.CHEAP, weight=3.0)
+
+    def asked(events: list[Event], *models: policy.ModelResource) -> list[str | None]:
+        settings_ = RunSettings(models=(ModelSettings(name="strong", label="strong"), MODEL))
+        resources = policy.Resources(slots=2, models=models)
+        actions = [policy.decide(state_of(events, settings_), resources, random.Random(seed)) for seed in range(200)]
+        return [action.model for action in actions if isinstance(action, policy.Propose)]
+
+    assert set(asked([], strong, cheap)) == {"strong"}
+    assert set(asked([], cheap)) == {"cheap"}
+    failed = candidate(1, None, action=ActionKind.REWRITE, call="m1")
+    assert set(asked(failed, strong, cheap)) == {"cheap"}
+    passed = candidate(1, 1.2, action=ActionKind.REWRITE, call="m1")
+    refined = asked(passed, strong, cheap)
+    assert 2 * refined.count("strong") < refined.count("cheap")
+    assert "strong" in refined
+
+
+def test_a_paused_or_refused_model_leaves_its_work_to_the_others() -> None:
+    models = tuple(policy.ModelResource(label=name, actions=MODEL_ACTIONS) for name in ("a", "b"))
+    resources = policy.Resources(slots=2, models=models)
+    one = state_of([Paused(reason="busy", model="a")], RunSettings(models=(MODEL,)))
+    assert policy.decide(one, resources, random.Random(0)) == policy.Propose(ActionKind.REWRITE, None, "b")
+    both = state_of([Paused(reason="busy", model="a"), Paused(reason="busy", model="b")], RunSettings(models=(MODEL,)))
+    assert policy.decide(both, resources, random.Random(0)) is policy.Wait.WAIT
+
+
+def test_tokens_and_dollars_are_kept_exactly() -> None:
+    call = ModelCallStarted(
+        call_id="m1", action=ActionKind.REFINE, model="m", reserved_tokens=1000, reserved_dollars=0.5
+    )
+    settings_ = RunSettings(models=(MODEL,), budget_tokens=5000, budget_dollars=2.0)
+    state = state_of([call], settings_)
+    assert (state.budget_left, state.dollars_left) == (4000, 1.5)
+    usage = Usage(prompt_tokens=100, completion_tokens=50, reasoning_tokens=20, cached_tokens=80)
+    state = state_of(
+        [call, ModelCallFinished(call_id="m1", outcome=ReplyOutcome.EMPTY, usage=usage, dollars=0.25)], settings_
+    )
+    assert (state.budget_left, state.dollars_left, state.usage) == (4850, 1.75, usage)
+    assert state.spending.rows["refine", "m"].useful == 0
+    poor = policy.Resources(
+        slots=1, models=(policy.ModelResource(label="m", actions=MODEL_ACTIONS, least_dollars=1.8),)
+    )
+    action = policy.decide(state, poor, random.Random(0))
+    assert action == policy.Stop("the money is used up ($0.2500 of $2)")

@@ -47,6 +47,7 @@ from kernelevo_searcher.events import (
     VerificationStarted,
     text_digest,
 )
+from kernelevo_searcher.models import ModelSettings
 from kernelevo_searcher.proposers import ActionKind, ReplyOutcome, Usage
 from kernelevo_searcher.report import write_report
 from kernelevo_searcher.report.charts import progress_chart, strip_chart
@@ -106,7 +107,7 @@ class Run:
             version="0.1",
             problem_name="rms_norm" + text,
             problem_digest=text_digest(REFERENCE + text),
-            settings=RunSettings(model="some-model" + text),
+            settings=RunSettings(models=(ModelSettings(name="some-model" + text, label="some-model" + text),)),
         )
         self.store.append(started, texts=[REFERENCE + text])
         capabilities = Capabilities(

@@ -52,8 +52,9 @@ def check(folder: Path, *, killed: int) -> None:
     assert sum(isinstance(event, RunFinished) for event in events) == 1
     state = replay(records)
     assert not state.in_flight and not state.calls
-    assert state.evaluated == 12
     assert state.finished is not None and state.finished.best_id is not None
+    # The budget, or the stop rule: where the kill falls decides which replies come first, and so whether the search stalls.
+    assert state.evaluated == 12 or "nothing improved" in state.finished.reason
 
     # Each measurement was asked for once, carried out once, and came back once.
     started = [event for event in events if isinstance(event, EvaluationStarted)]
@@ -67,7 +68,11 @@ def check(folder: Path, *, killed: int) -> None:
     assert len(evaluator.executed) - len(set(evaluator.executed)) <= 2 * killed
     proposed = {event.candidate_id: event for event in events if isinstance(event, CandidateProposed)}
     assert len({event.normal_digest for event in proposed.values()}) == len(proposed)
-    assert {event.candidate_id for event in started if event.effort is not Effort.FINAL} == set(proposed)
+    measured = {event.candidate_id for event in started if event.effort is not Effort.FINAL}
+    # What a model was paid for is measured, whatever ended the search.
+    assert {event.candidate_id for event in proposed.values() if event.call_id is not None} <= measured <= set(proposed)
+    if state.evaluated == 12:
+        assert measured == set(proposed)
 
     # Every model call is settled: by its usage, or by its reservation if nobody knows.
     calls = [event for event in events if isinstance(event, ModelCallStarted)]

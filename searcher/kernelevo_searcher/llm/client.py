@@ -10,17 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import email.utils
 import json
 import logging
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernelevo_searcher.llm.tokens import bound_tokens, estimate_tokens, message_text
+from kernelevo_searcher.llm.tokens import bound_tokens
+from kernelevo_searcher.llm.wire import (
+    Message,
+    StreamedReply,
+    content_text,
+    first_choice,
+    prompt_estimate,
+    retry_after_s,
+    usage_of,
+)
 from kernelevo_searcher.proposers import EndpointUnreachable, ProposerError, ProposerRefused, Usage
 
 if TYPE_CHECKING:
@@ -29,8 +37,6 @@ if TYPE_CHECKING:
     from kernelevo_searcher.llm.endpoint import EndpointSettings
 
 __all__ = ["ChatClient", "Completion", "Message", "Spend"]
-
-Message = dict[str, str]
 
 _log = logging.getLogger(__name__)
 
@@ -190,7 +196,7 @@ class ChatClient:
 
     def _charge_lost(self, messages: Sequence[Message], allowed: int, elapsed_s: float, spend: Spend) -> None:
         spend.lost_replies += 1
-        spend.prompt_tokens += _prompt_estimate(messages)
+        spend.prompt_tokens += prompt_estimate(messages)
         spend.completion_tokens += min(allowed, math.ceil(elapsed_s * _TOKENS_PER_SECOND))
 
     async def _attempt(self, messages: Sequence[Message], allowed: int, spend: Spend) -> Completion:
@@ -258,7 +264,7 @@ class ChatClient:
         if self._settings.stream_usage:
             arguments["stream_options"] = {"include_usage": True}
         stream = await sdk.chat.completions.create(**arguments)
-        collected = _Stream()
+        collected = StreamedReply()
         try:
             async with asyncio.timeout(self._settings.longest_reply_s), stream:
                 async for chunk in stream:
@@ -298,15 +304,15 @@ class ChatClient:
             code = error.get("code")
             status = code if isinstance(code, int) else 502
             raise self._status_problem(status, str(error.get("message", "")), str(code), str(error.get("type")), {})
-        choice = _first(payload.get("choices"))
+        choice = first_choice(payload.get("choices"))
         message = choice.get("message") if choice is not None else None
         if choice is None or not isinstance(message, Mapping):
             raise _Retriable("the reply holds no choice", lost=True)
         return self._completion(
-            text=_content(message.get("content")),
-            hidden=_content(message.get("reasoning_content") or message.get("reasoning")),
+            text=content_text(message.get("content")),
+            hidden=content_text(message.get("reasoning_content") or message.get("reasoning")),
             finish=choice.get("finish_reason"),
-            refusal=_content(message.get("refusal")),
+            refusal=content_text(message.get("refusal")),
             usage=payload.get("usage"),
             model=payload.get("model"),
             messages=messages,
@@ -325,7 +331,7 @@ class ChatClient:
         messages: Sequence[Message],
         spend: Spend,
     ) -> Completion:
-        charged = _usage(usage, messages, text + hidden + refusal)
+        charged = usage_of(usage, messages, text + hidden + refusal)
         if spend.lost_replies:
             charged = dataclasses.replace(
                 charged,
@@ -347,11 +353,11 @@ class ChatClient:
         self, status: int, message: str, code: str | None, kind: str | None, headers: Mapping[str, str]
     ) -> Exception:
         said = f"status {status}: {self._clean(message)}"
-        retry_after_s = _retry_after(headers)
+        wait_s = retry_after_s(headers)
         if status == 402 or code in _OUT_OF_CREDIT or kind in _OUT_OF_CREDIT:
-            return EndpointUnreachable(f"{self._where()} reports no credit left: {said}", retry_after_s=retry_after_s)
+            return EndpointUnreachable(f"{self._where()} reports no credit left: {said}", retry_after_s=wait_s)
         if status in _RETRIED_STATUS or status > 599:
-            return _Retriable(said, retry_after_s=retry_after_s)
+            return _Retriable(said, retry_after_s=wait_s)
         advice = _ADVICE.get(status, "check the model's name and settings")
         return ProposerRefused(f"{self._where()} refuses the call ({said}); {advice}")
 
@@ -369,79 +375,6 @@ _ADVICE: Mapping[int, str] = {
 }
 
 
-class _Stream:
-    """A reply put together from its chunks."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.reasoning = ""
-        self.refusal = ""
-        self.finish: str | None = None
-        self.usage: object = None
-        self.model: object = None
-        self.saw_choice = False
-
-    def add(self, chunk: Mapping[str, object]) -> None:
-        self.usage = chunk.get("usage") or self.usage
-        self.model = chunk.get("model") or self.model
-        choice = _first(chunk.get("choices"))
-        if choice is None:
-            return
-        self.saw_choice = True
-        finish = choice.get("finish_reason")
-        if isinstance(finish, str):
-            self.finish = finish
-        delta = choice.get("delta")
-        if isinstance(delta, Mapping):
-            self.text += _content(delta.get("content"))
-            self.reasoning += _content(delta.get("reasoning_content") or delta.get("reasoning"))
-            self.refusal += _content(delta.get("refusal"))
-
-
-def _first(choices: object) -> Mapping[str, object] | None:
-    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
-        return choices[0]
-    return None
-
-
-def _content(content: object) -> str:
-    """A message's content as text: a string, or the list of parts that some servers send."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = (part.get("text") if isinstance(part, Mapping) else part for part in content)
-        return "".join(part for part in parts if isinstance(part, str))
-    return ""
-
-
-def _usage(usage: object, messages: Sequence[Message], reply: str) -> Usage:
-    """What the provider says was used; our estimate where it says nothing."""
-    if isinstance(usage, Mapping):
-        prompt, completion, total = (_count(usage.get(f"{part}_tokens")) for part in ("prompt", "completion", "total"))
-        if prompt or completion:
-            details = usage.get("completion_tokens_details")
-            reasoning = _count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
-            cached_details = usage.get("prompt_tokens_details")
-            cached = _count(cached_details.get("cached_tokens")) if isinstance(cached_details, Mapping) else 0
-            # Some providers leave reasoning out of the completion and count it in the total only.
-            completion = max(completion, total - prompt)
-            return Usage(
-                prompt_tokens=prompt,
-                completion_tokens=completion,
-                reasoning_tokens=min(reasoning, completion),
-                cached_tokens=min(cached or _count(usage.get("prompt_cache_hit_tokens")), prompt),
-            )
-    return Usage(prompt_tokens=_prompt_estimate(messages), completion_tokens=estimate_tokens(reply), estimated=True)
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
-
-
-def _prompt_estimate(messages: Sequence[Message]) -> int:
-    return sum(estimate_tokens(message_text(message)) for message in messages)
-
-
 def _never_sent(error: BaseException) -> bool:
     return type(error.__cause__).__name__ in _NEVER_SENT
 
@@ -453,21 +386,3 @@ def _cause(error: BaseException) -> str:
 def _said(error: openai.APIStatusError) -> str:
     message = error.body.get("message") if isinstance(error.body, Mapping) else None
     return message if isinstance(message, str) else error.message
-
-
-def _retry_after(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """Seconds that the endpoint asks for, by `retry-after-ms` or `Retry-After` (seconds or a date); absent if unreadable."""
-    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is None:
-            continue
-        try:
-            seconds = float(value) * scale
-        except ValueError:
-            try:
-                seconds = email.utils.parsedate_to_datetime(value).timestamp() - now()
-            except ValueError:
-                continue
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
-    return None

@@ -6,18 +6,18 @@ keeps no state between calls.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from kernelevo_searcher.llm.client import ChatClient
 from kernelevo_searcher.llm.messages import MODEL_ACTIONS, PromptSettings, build_messages
 from kernelevo_searcher.llm.patch import PatchOutcome, PatchSettings, apply_edits, parse_edits
+from kernelevo_searcher.llm.rehearsal import sample_requests
 from kernelevo_searcher.llm.reply import Header, defines_entry_point, parse_reply, same_code
 from kernelevo_searcher.prompts import PromptLibrary, one_line
 from kernelevo_searcher.proposers import ActionKind, Proposal, ReplyOutcome
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kernelevo_searcher.llm.client import Completion
     from kernelevo_searcher.llm.endpoint import EndpointSettings
     from kernelevo_searcher.proposers import ProposalRequest
@@ -30,24 +30,25 @@ _LONGEST_IDEA = 200
 class LLMProposer:
     """Carries out rewrite, refine, fix and restart with one model behind one endpoint.
 
-    `prompts` is a folder whose templates replace those of the same name that come with the package.
-
-    Raises:
-        PromptError: `prompts` is no folder, or holds a template that does not parse.
+    Args:
+        prompts: the templates; absent: those of this package.
+        edits: ask for edits rather than whole files; absent: as `prompt_settings` say.
     """
 
     def __init__(
         self,
         endpoint: EndpointSettings,
         *,
-        prompts: Path | None = None,
+        prompts: PromptLibrary | None = None,
+        edits: bool | None = None,
         prompt_settings: PromptSettings | None = None,
         patch_settings: PatchSettings | None = None,
     ) -> None:
         self._client = ChatClient(endpoint)
-        self._library = PromptLibrary(prompts)
-        self._library.check()
+        self._library = prompts or PromptLibrary()
         self._prompt_settings = prompt_settings or PromptSettings()
+        if edits is not None:
+            self._prompt_settings = dataclasses.replace(self._prompt_settings, edits=edits)
         self._patch_settings = patch_settings or PatchSettings()
 
     @property
@@ -58,6 +59,17 @@ class LLMProposer:
     def actions(self) -> frozenset[ActionKind]:
         """The actions it can carry out."""
         return MODEL_ACTIONS
+
+    def rehearse(self) -> None:
+        """Render every prompt once, for requests of every shape, so that a broken template is found before anything is paid.
+
+        Raises:
+            PromptError: one does not parse, or uses what is not there.
+        """
+        self._library.check()
+        for request in sample_requests():
+            for edits in (False, True):
+                build_messages(request, self._library, dataclasses.replace(self._prompt_settings, edits=edits))
 
     def messages(self, request: ProposalRequest) -> list[dict[str, str]]:
         """What the model will be asked, for those who want to see or send it themselves."""

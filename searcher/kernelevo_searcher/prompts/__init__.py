@@ -105,6 +105,9 @@ class PromptLibrary:
         """
         try:
             text = self._environment.get_template(name).render(**values)
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+            # A template calls what it likes; jinja passes such errors on as they are.
+            raise PromptError(f"prompt {name}: {type(error).__name__}: {error}") from error
         except jinja2.TemplateError as error:
             where = name
             if isinstance(error, jinja2.TemplateSyntaxError):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Effort, Evaluation, Ratio, Verdict
-from kernelevo_searcher.events import EvaluationFinished, ModelCallFailed, ModelCallFinished, ModelCallStarted, Record
-from kernelevo_searcher.proposers import ReplyOutcome, Usage
-from kernelevo_searcher.state import CandidateState, RunState, is_ours, summary_of
+from kernelevo_searcher.events import EvaluationFinished, ModelCallFinished, Record
+from kernelevo_searcher.state import CandidateState, RunState, is_ours, proves_speedup, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from decimal import Decimal
 
-    from kernelevo_searcher.llm.prices import PriceTable
+    from kernelevo_searcher.spending import SpendingRow
 
-__all__ = ["CallRow", "Finalist", "Point", "ReportData", "Row", "Step", "read_report"]
+__all__ = ["Finalist", "Point", "ReportData", "Row", "Step", "read_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +74,6 @@ class Finalist:
     candidate_us: float | None
 
 
-@dataclass(slots=True, kw_only=True)
-class CallRow:
-    """Calls of one action by one model."""
-
-    action: str
-    model: str
-    calls: int = 0
-    useful: int = 0
-    failed: int = 0
-    """Calls without a reply."""
-    usage: Usage = field(default_factory=Usage)
-    dollars: Decimal | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
     """Everything on the page."""
@@ -102,6 +86,9 @@ class ReportData:
     """Of the most thorough effort there is."""
     headline: Ratio | None
     verified: bool
+    """The headline was measured anew at the end of the run."""
+    proved: bool
+    """The whole interval of the headline lies above 1."""
     points: tuple[Point, ...]
     steps: tuple[Step, ...]
     rows: tuple[Row, ...]
@@ -109,35 +96,28 @@ class ReportData:
     """From the first ancestor of the best to the best itself."""
     verdicts: tuple[tuple[str, int], ...]
     finalists: tuple[Finalist, ...]
-    calls: tuple[CallRow, ...]
+    calls: tuple[SpendingRow, ...]
     outcomes: tuple[tuple[str, int], ...]
     """What became of the replies."""
 
 
-def read_report(records: Iterable[Record], text: Callable[[str], str], prices: PriceTable | None) -> ReportData:
+def read_report(records: Iterable[Record], text: Callable[[str], str]) -> ReportData:
     """Fold the log into what the page shows. `text` finds a text by its digest and raises `KeyError` where there is none."""
     state = RunState()
     first_seen: dict[str, tuple[int, int]] = {}
     steps: list[Step] = []
-    calls: dict[tuple[str, str], CallRow] = {}
-    open_calls: dict[str, ModelCallStarted] = {}
     outcomes: Counter[str] = Counter()
     for record in records:
         state.apply(record)
         event = record.event
-        if isinstance(event, ModelCallStarted):
-            open_calls[event.call_id] = event
-        elif isinstance(event, (ModelCallFinished, ModelCallFailed)):
-            _count_call(calls, open_calls.pop(event.call_id, None), event)
-            if isinstance(event, ModelCallFinished):
-                outcomes[event.outcome.value] += 1
+        if isinstance(event, ModelCallFinished):
+            outcomes[event.outcome.value] += 1
         elif isinstance(event, EvaluationFinished) and not is_ours(event.evaluation):
             tokens = state.usage.total_tokens
             first_seen.setdefault(event.candidate_id, (state.evaluated, tokens))
             best = state.best
             if best is not None and best.speedup is not None and (not steps or steps[-1].speedup != best.speedup.value):
                 steps.append(Step(evaluations=state.evaluated, tokens=tokens, speedup=best.speedup.value))
-    _price(calls, state, prices)
     texts = _forgiving(text)
     rows = {candidate.id: _row(candidate, texts) for candidate in state.candidates.values()}
     points = tuple(
@@ -166,6 +146,7 @@ def read_report(records: Iterable[Record], text: Callable[[str], str], prices: P
         best_evaluation=_most_thorough(best),
         headline=headline,
         verified=confirmed,
+        proved=proves_speedup(headline),
         points=points,
         steps=tuple(steps),
         rows=tuple(rows.values()),
@@ -174,7 +155,7 @@ def read_report(records: Iterable[Record], text: Callable[[str], str], prices: P
         finalists=tuple(_finalist(state.candidates[id_]) for id_ in state.verifying.candidate_ids)
         if state.verifying
         else (),
-        calls=tuple(calls.values()),
+        calls=tuple(state.spending.rows.values()),
         outcomes=tuple(outcomes.most_common()),
     )
 
@@ -243,31 +224,3 @@ def _finalist(candidate: CandidateState) -> Finalist:
         second=timing.confirmation if timing is not None else None,
         candidate_us=timing.candidate_us if timing is not None else None,
     )
-
-
-def _count_call(
-    calls: dict[tuple[str, str], CallRow], started: ModelCallStarted | None, event: ModelCallFinished | ModelCallFailed
-) -> None:
-    action, model = (started.action.value, started.model) if started is not None else ("unknown", "unknown")
-    row = calls.setdefault((action, model), CallRow(action=action, model=model))
-    row.calls += 1
-    if isinstance(event, ModelCallFinished):
-        row.useful += event.outcome is ReplyOutcome.OK
-    else:
-        row.failed += 1
-    usage = event.usage
-    if usage is not None:
-        row.usage = Usage(
-            prompt_tokens=row.usage.prompt_tokens + usage.prompt_tokens,
-            completion_tokens=row.usage.completion_tokens + usage.completion_tokens,
-            reasoning_tokens=row.usage.reasoning_tokens + usage.reasoning_tokens,
-            cached_tokens=row.usage.cached_tokens + usage.cached_tokens,
-            estimated=row.usage.estimated or usage.estimated,
-        )
-
-
-def _price(calls: dict[tuple[str, str], CallRow], state: RunState, prices: PriceTable | None) -> None:
-    if prices is None:
-        return
-    for row in calls.values():
-        row.dollars = prices.cost(row.model, row.usage, base_url=state.settings.base_url)

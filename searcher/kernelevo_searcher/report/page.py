@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
-from kernelevo_searcher.llm.prices import PriceTable
 from kernelevo_searcher.report.charts import progress_chart, strip_chart, tree_chart
 from kernelevo_searcher.report.code import code_lines, visible
 from kernelevo_searcher.report.data import ReportData, read_report
@@ -25,18 +24,17 @@ _SOURCES_SHOWN = 300
 """Candidates whose source is in the page; the store keeps them all."""
 
 
-def write_report(run_dir: Path, output: Path | None = None, *, prices: PriceTable | None = None) -> Path:
+def write_report(run_dir: Path, output: Path | None = None) -> Path:
     """Write the report of a run, also while it goes on, and return where it is.
 
-    `output` defaults to `report.html` in the run's folder. `prices` defaults to published prices, where that extra is
-    installed. An existing file is replaced in one step.
+    `output` defaults to `report.html` in the run's folder. An existing file is replaced in one step.
 
     Raises:
         RunNotFound: there is no run in this folder.
         OSError: the file cannot be written.
     """
     with RunStore.open(run_dir, read_only=True) as store:
-        data = read_report(store.records(), store.text, prices or PriceTable())
+        data = read_report(store.records(), store.text)
     path = output if output is not None else run_dir / REPORT_FILE
     page = render_report(data)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -1,0 +1,266 @@
+"""`kernelevo evolve`: a run, new or resumed, to its end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path  # noqa: TC003 - typer resolves it
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelevo_api.errors import EvaluatorError, ProblemRefused
+from kernelevo_api.json import to_json
+from kernelevo_api.pool import NoEvaluator
+from kernelevo_searcher import runs
+from kernelevo_searcher.best import write_best
+from kernelevo_searcher.cli.common import (
+    NOT_DONE,
+    NOT_PASSED,
+    AcceptOption,
+    BaselineOption,
+    EvaluatorOption,
+    Exit,
+    JsonOption,
+    app,
+    checked_baseline,
+    reported_errors,
+    run_interruptibly,
+    settings_from,
+)
+from kernelevo_searcher.display import ledger_lines, open_display, plain, ratio_text
+from kernelevo_searcher.inputs import BadInput, read_candidate, read_problem, read_text
+from kernelevo_searcher.state import proves_speedup
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from kernelevo_searcher.settings import SearcherSettings
+    from kernelevo_searcher.spending import SpendingRow
+    from kernelevo_searcher.state import RunState
+
+__all__ = ["advice", "evolve"]
+
+
+@app.command(
+    epilog="Exit code: 0 a speedup was proved (its whole interval lies above 1), 1 no kernel passed or none was proved to be "
+    "faster, 2 usage or a refused problem, 3 interrupted or no evaluator."
+)
+def evolve(
+    problem: Annotated[
+        Path | None, typer.Argument(metavar="PROBLEM.py", help="the reference; not needed with --resume")
+    ] = None,
+    start: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="a kernel to begin from (repeatable)")
+    ] = None,
+    evaluations: Annotated[
+        int | None, typer.Option(min=1, help="candidates to evaluate at most [default: 60 without a model]")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="time the search may take")] = None,
+    budget_tokens: Annotated[
+        int | None, typer.Option(min=0, help="tokens the model may cost [default: 1000000]")
+    ] = None,
+    budget_dollars: Annotated[float | None, typer.Option(help="dollars the models may cost")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[,KEY=VALUE…]",
+            help="a model that writes kernels (repeatable; keys e.g. role=strong|cheap, weight, base_url, api_key_env, "
+            "reasoning_effort, price=IN/OUT); default: tune only",
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="OpenAI-compatible endpoint, e.g. http://localhost:8000/v1")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="environment variable that holds the key, never the key itself")
+    ] = None,
+    target_speedup: Annotated[float | None, typer.Option(help="stop once this is certain")] = None,
+    baseline: BaselineOption = None,
+    hints: Annotated[str | None, typer.Option(help="advice to the model, in your own words")] = None,
+    hint: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="a text file with advice to the model (repeatable)")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="folder of templates that replace the built-in ones")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="of everything random in the search [default: 0]")] = None,
+    evaluator: EvaluatorOption = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="WHAT", help="what to measure on, e.g. kind=cuda,memory=80GiB,architecture=sm_90"),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="DIR", help="folder of the new run [default: runs/PROBLEM-TIME]")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="RUN", help="go on with a run; further flags change its settings")
+    ] = None,
+    accept_refused: AcceptOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for a faster kernel, and verify the best one from scratch.
+
+    Without a model the parameters of your own kernel are tuned: constants, #defines, unrolling, threads, compiler flags, and
+    Triton's num_warps and num_stages. A comment `# tune: 1, 2, 4` beside a constant names its values.
+
+    \b
+    Examples:
+      kernelevo evolve problem.py --start kernel.py --evaluations 25
+      kernelevo evolve problem.py --model qwen3 --base-url http://localhost:8000/v1
+      kernelevo evolve problem.py --model gpt-5,role=strong --model gpt-5-mini,role=cheap --budget-dollars 5
+      kernelevo evolve --resume runs/softmax-20261201-101500-3f2a --evaluations 100
+    """
+    flags: dict[str, Any] = {
+        "evaluations": evaluations,
+        "minutes": minutes,
+        "budget_tokens": budget_tokens,
+        "budget_dollars": budget_dollars,
+        "model": tuple(model or ()),
+        "base_url": base_url,
+        "api_key_env": api_key_env,
+        "target_speedup": target_speedup,
+        "prompts": prompts,
+        "seed": seed,
+    }
+    with reported_errors():
+        flags["hints"] = advice(hints, hint)
+        flags["baseline"] = checked_baseline(baseline)
+        if resume is not None and (problem is not None or start or run is not None):
+            raise BadInput("--resume goes on with a run as it is: leave out PROBLEM.py, --start and --run.")
+        if resume is not None and device is not None:
+            raise BadInput("a run stays on the kind of device that it began on: leave out --device.")
+        if resume is None and problem is None:
+            raise BadInput("name a problem (kernelevo evolve PROBLEM.py), or a run to go on with (--resume RUN).")
+        settings = settings_from(evaluator, device=device, **flags)
+        stream = sys.stderr if as_json else sys.stdout
+        display = open_display(stream)
+        if resume is not None:
+            run_dir = resume
+            changes = _changes(flags, evaluator, settings)
+            work = runs.resume(run_dir, settings, changes, observe=display.observe, on_progress=display.progress)
+        else:
+            assert problem is not None
+            task = read_problem(problem)
+            kernels = [(path.name, read_candidate(path, "the starting kernel")) for path in start or ()]
+            run_dir = run or runs.new_run_dir(settings, task)
+            work = runs.evolve(
+                task,
+                kernels,
+                settings,
+                run_dir=run_dir,
+                accept_refused=accept_refused,
+                observe=display.observe,
+                on_progress=display.progress,
+            )
+        stream.write(f"run: {run_dir}\n")
+        stream.flush()
+        with display:
+            state = _until_interrupted(work, run_dir)
+        _conclude(state, run_dir, as_json=as_json)
+
+
+def advice(words: str | None, files: list[Path] | None) -> str | None:
+    """What the user says to the model, on the command line and in files; None where nothing was said."""
+    parts = [words.strip()] if words else []
+    parts += [read_text(path, "the hint").strip() for path in files or ()]
+    return "\n\n".join(parts) if parts else None
+
+
+def _changes(flags: dict[str, Any], evaluator: list[str] | None, settings: SearcherSettings) -> dict[str, object]:
+    """What a resumed run is to do differently: flags alone, neither environment nor file."""
+    given = {name for name, value in flags.items() if value is not None and value != ()}
+    changes: dict[str, object] = {
+        name: getattr(settings, name) for name in given - {"model", "base_url", "api_key_env", "prompts"}
+    }
+    if "prompts" in given:
+        changes["prompts"] = settings.run_settings().prompts
+    if "model" in given:
+        changes["models"] = settings.models()
+    elif given & {"base_url", "api_key_env"}:
+        # The run's models, at another endpoint.
+        changes["endpoint"] = {name: flags[name] for name in given & {"base_url", "api_key_env"}}
+    if evaluator:
+        changes["evaluators"] = tuple(evaluator)
+    return changes
+
+
+def _until_interrupted(work: Coroutine[Any, Any, RunState], run_dir: Path) -> RunState:
+    try:
+        return run_interruptibly(work)
+    except KeyboardInterrupt:
+        raise Exit(NOT_DONE, f"stopped; nothing is lost. Go on with: kernelevo evolve --resume {run_dir}") from None
+    except (EvaluatorError, NoEvaluator) as error:
+        if isinstance(error, ProblemRefused):
+            raise
+        raise Exit(
+            NOT_DONE, f"{error}\nNothing is lost. Once that is mended: kernelevo evolve --resume {run_dir}"
+        ) from error
+
+
+def _conclude(state: RunState, run_dir: Path, *, as_json: bool) -> None:
+    finished = state.finished
+    assert finished is not None
+    best_path = write_best(run_dir)
+    report_path = _write_report(run_dir, None)
+    speedup = finished.speedup if finished.best_id is not None else None
+    proved = proves_speedup(speedup)
+    if as_json:
+        total = state.spending.total
+        result: dict[str, Any] = {
+            "run": str(run_dir),
+            "best_kernel": str(best_path) if speedup is not None and best_path is not None else None,
+            "report": str(report_path) if report_path is not None else None,
+            "best": finished.best_id,
+            "speedup": to_json(speedup) if speedup is not None else None,
+            "proved": proved,
+            "baseline": state.settings.baseline.value,
+            "stopped": finished.reason,
+            "evaluated": state.evaluated,
+            "tokens": state.usage.total_tokens,
+            "dollars": None if total.dollars_unknown else round(total.dollars, 6),
+            "ledger": [_ledger_row(row) for row in state.spending.rows.values()],
+        }
+        typer.echo(json.dumps(result, allow_nan=False))
+    else:
+        for line in ledger_lines(state):
+            typer.echo(line)
+        if speedup is not None:
+            typer.echo(f"best kernel: {best_path}")
+        if report_path is not None:
+            typer.echo(f"report: {report_path}")
+        if speedup is not None:
+            said = "verified speedup" if proved else "no speedup was proved"
+            typer.echo(f"{said}: {ratio_text(speedup)} over {state.settings.baseline.value}")
+    if speedup is None:
+        raise Exit(NOT_PASSED, f"no kernel was verified ({finished.reason}).")
+    if not proved:
+        raise Exit(NOT_PASSED, "no speedup was proved: the interval of the verified kernel does not lie above 1.")
+
+
+def _ledger_row(row: SpendingRow) -> dict[str, Any]:
+    return {
+        "action": row.action,
+        "model": row.model,
+        "calls": row.calls,
+        "candidates": row.useful,
+        "without_reply": row.failed,
+        "prompt_tokens": row.usage.prompt_tokens,
+        "cached_tokens": row.usage.cached_tokens,
+        "completion_tokens": row.usage.completion_tokens,
+        "reasoning_tokens": row.usage.reasoning_tokens,
+        "estimated": row.usage.estimated,
+        "dollars": None if row.dollars_unknown else round(row.dollars, 6),
+    }
+
+
+def _write_report(run_dir: Path, output: Path | None) -> Path | None:
+    """The report is an extra: a run whose report cannot be written is still a run."""
+    try:
+        from kernelevo_searcher.report import write_report
+
+        path: Path = write_report(run_dir, output)
+    except Exception as error:
+        typer.echo(f"kernelevo: the report could not be written: {plain(str(error))}", err=True)
+        return None
+    return path

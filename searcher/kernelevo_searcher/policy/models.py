@@ -1,0 +1,54 @@
+"""Which model is asked: by role, then by weight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelevo_searcher.models import ModelRole
+from kernelevo_searcher.proposers import ActionKind
+
+if TYPE_CHECKING:
+    import random
+
+    from kernelevo_searcher.policy.actions import ModelResource, Resources
+    from kernelevo_searcher.state import RunState
+
+__all__ = ["USELESS_REPLIES_IN_A_ROW", "affordable", "choose_model", "usable_models"]
+
+USELESS_REPLIES_IN_A_ROW = 12
+_WANTED = {
+    ActionKind.REWRITE: ModelRole.STRONG,
+    ActionKind.RESTART: ModelRole.STRONG,
+    ActionKind.FIX: ModelRole.CHEAP,
+}
+"""`REFINE` is anybody's."""
+
+
+def affordable(state: RunState, resources: Resources) -> list[ModelResource]:
+    """The models that what is left of the budget pays a call of."""
+    dollars = state.dollars_left
+    return [
+        model
+        for model in resources.models
+        if state.budget_left >= model.least_tokens and (dollars is None or dollars >= max(model.least_dollars, 1e-9))
+    ]
+
+
+def usable_models(state: RunState, resources: Resources) -> list[ModelResource]:
+    """The models that may be asked now."""
+    return [
+        model
+        for model in affordable(state, resources)
+        if model.label not in state.refused and model.label not in state.paused
+    ]
+
+
+def choose_model(usable: list[ModelResource], action: ActionKind, rng: random.Random) -> ModelResource | None:
+    """One for this action; None where none can."""
+    able = [model for model in usable if action in model.actions]
+    wanted = _WANTED.get(action)
+    if wanted is not None:
+        able = [model for model in able if model.role in (wanted, ModelRole.ANY)] or able
+    if len(able) < 2:
+        return able[0] if able else None
+    return rng.choices(able, [model.weight for model in able])[0]

@@ -1,0 +1,125 @@
+"""What is proposed next: seeds, then by a fixed schedule what the tuner or a model does to which parent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelevo_api.types import Verdict
+from kernelevo_searcher.policy.actions import ModelResource, Propose, Resources, Seed
+from kernelevo_searcher.policy.evaluating import waiting
+from kernelevo_searcher.policy.models import USELESS_REPLIES_IN_A_ROW, choose_model, usable_models
+from kernelevo_searcher.policy.parents import draw_parent
+from kernelevo_searcher.policy.stopping import evaluations_left, restart_is_due
+from kernelevo_searcher.proposers import ActionKind
+
+if TYPE_CHECKING:
+    import random
+
+    from kernelevo_searcher.state import CandidateState, RunState
+
+__all__ = ["next_proposal"]
+
+_MOST_FIXES = 3
+_TUNE_SHARE = 0.5
+"""With a model, the share of proposals left to the tuner once something passed; it costs no tokens, but evaluations."""
+_REPAIRABLE = frozenset(
+    {
+        Verdict.COMPILE_ERROR,
+        Verdict.LOAD_ERROR,
+        Verdict.RUNTIME_ERROR,
+        Verdict.OUTPUT_MISMATCH,
+        Verdict.WRONG_INTERFACE,
+        Verdict.NONDETERMINISTIC,
+        Verdict.INPUT_MUTATED,
+        Verdict.NOT_THE_LANGUAGE,
+        Verdict.CRASHED,
+        Verdict.OUT_OF_MEMORY,
+        Verdict.TIMEOUT,
+    }
+)
+
+
+def next_proposal(state: RunState, resources: Resources, rng: random.Random) -> Seed | Propose | None:
+    """What to propose now; None where nothing can be, or enough waits to be evaluated."""
+    if evaluations_left(state) <= 0 or len(waiting(state)) > 1:
+        return None
+    for index, digest in enumerate(resources.seeds):
+        if digest not in state.seeds_taken:
+            return Seed(index)
+    if not state.ranked() and state.in_flight and not resources.models:
+        # The seeds are still out: nothing to start from yet.
+        return None
+    model = _model_proposal(state, resources, rng)
+    tune = _tune(state, rng)
+    if model is None or tune is None:
+        return model or tune
+    if len(state.calls) >= state.settings.calls_in_flight:
+        return tune
+    if not state.calls:
+        return model
+    return tune if rng.random() < _TUNE_SHARE else model
+
+
+def _model_proposal(state: RunState, resources: Resources, rng: random.Random) -> Propose | None:
+    usable = usable_models(state, resources)
+    if (
+        not usable
+        or state.replies_in_a_row_without_source >= USELESS_REPLIES_IN_A_ROW
+        or len(state.calls) >= max(state.settings.calls_in_flight, resources.slots)
+    ):
+        return None
+    for action, parent_id in _wishes(state, usable, rng):
+        model = choose_model(usable, action, rng)
+        if model is not None:
+            return Propose(action, parent_id, model.label)
+    return None
+
+
+def _wishes(state: RunState, usable: list[ModelResource], rng: random.Random) -> list[tuple[ActionKind, str | None]]:
+    """What a model should do, most wanted first, and to whom."""
+    wishes: list[tuple[ActionKind, str | None]] = []
+    failed = _to_fix(state)
+    if failed is not None:
+        wishes.append((ActionKind.FIX, failed.id))
+    if restart_is_due(state):
+        wishes.append((ActionKind.RESTART, None))
+    parent = draw_parent(state, rng)
+    made_nothing = not any(candidate.proposed.call_id is not None for candidate in state.ranked())
+    if parent is None or made_nothing:
+        wishes.append((ActionKind.REWRITE, parent.id if parent is not None else None))
+    if parent is not None:
+        wishes.append((ActionKind.REFINE, parent.id))
+    return wishes
+
+
+def _to_fix(state: RunState) -> CandidateState | None:
+    """The newest failed child of a model worth another round: few rounds so far, and nobody at it yet."""
+    busy = {call.parent_id for call in state.calls.values()}
+    for candidate in reversed(state.candidates.values()):
+        evaluation = candidate.evaluation
+        if (
+            candidate.proposed.call_id is not None
+            and evaluation is not None
+            and evaluation.verdict in _REPAIRABLE
+            and candidate.children == 0
+            and candidate.id not in busy
+            and candidate.id not in state.fixes_given_up
+            and _rounds(state, candidate) < _MOST_FIXES
+        ):
+            return candidate
+    return None
+
+
+def _rounds(state: RunState, candidate: CandidateState) -> int:
+    """Repairs that led to this candidate."""
+    rounds = 0
+    current: CandidateState | None = candidate
+    while current is not None and current.proposed.action is ActionKind.FIX:
+        rounds += 1
+        current = state.candidates.get(current.parent_id or "")
+    return rounds
+
+
+def _tune(state: RunState, rng: random.Random) -> Propose | None:
+    parent = draw_parent(state, rng, without=state.tuned_out)
+    return Propose(ActionKind.TUNE, parent.id) if parent is not None else None

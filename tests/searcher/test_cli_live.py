@@ -1,0 +1,103 @@
+"""The commands against a real evaluator in its sandbox, as processes: what they print, and the exit codes of the contract."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import ServedEvaluator
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELEVO = Path(sys.executable).parent / "kernelevo"
+SOFTMAX = ROOT / "examples" / "softmax"
+CHAIN = ROOT / "examples" / "elementwise_chain"
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the evaluator runs on Linux"),
+    pytest.mark.timeout(400),
+]
+
+
+class Kernelevo:
+    """The command, in a folder of its own."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder = folder
+        self._address = address
+
+    def __call__(self, *arguments: object, code: int, evaluator: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [str(KERNELEVO), *map(str, arguments)]
+        if evaluator:
+            command += ["--evaluator", self._address]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=380, check=False)
+        assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        return done
+
+    def json(self, *arguments: object, code: int, evaluator: bool = True) -> Any:
+        return json.loads(self(*arguments, "--json", code=code, evaluator=evaluator).stdout)
+
+
+@pytest.fixture
+def kernelevo(tmp_path: Path, served_evaluator: ServedEvaluator) -> Kernelevo:
+    return Kernelevo(tmp_path, served_evaluator.address)
+
+
+def test_evaluate_says_what_happened_and_exits_by_it(kernelevo: Kernelevo) -> None:
+    passed = kernelevo.json("evaluate", SOFTMAX / "problem.py", SOFTMAX / "passes" / "cpp_ctypes.py", code=0)
+    assert passed["verdict"] == "passed" and passed["timing"]["speedup"]["low"] > 0
+    failed = kernelevo.json("evaluate", SOFTMAX / "problem.py", SOFTMAX / "fails" / "wrong_dimension.py", code=1)
+    assert failed["verdict"] == "output_mismatch"
+    (kernelevo.folder / "broken.py").write_text("class NotAModel: pass\n", encoding="utf-8")
+    refused = kernelevo("evaluate", "broken.py", SOFTMAX / "passes" / "cpp_ctypes.py", "--json", code=2)
+    assert not refused.stdout and "kernelevo: " in refused.stderr
+    nobody = ["evaluate", SOFTMAX / "problem.py", SOFTMAX / "passes" / "cpp_ctypes.py", "--evaluator", "unix:none.sock"]
+    kernelevo(*nobody, code=3, evaluator=False)
+
+
+def test_compare_tells_which_is_faster(kernelevo: Kernelevo) -> None:
+    slow, fast = CHAIN / "start.py", CHAIN / "passes" / "cpp_ctypes.py"
+    told = kernelevo.json("compare", CHAIN / "problem.py", slow, fast, code=0)
+    assert told["outcome"] in {"faster", "indistinguishable", "slower"}
+    assert told["evaluation"]["baseline"] == "candidate"
+    wrong = kernelevo.json("compare", CHAIN / "problem.py", slow, CHAIN / "fails" / "no_clamp.py", code=1)
+    assert wrong["outcome"] == "not_compared"
+
+
+def test_a_search_from_start_to_report(kernelevo: Kernelevo) -> None:
+    command = ["evolve", CHAIN / "problem.py", "--start", CHAIN / "start.py", "--evaluations", 3, "--run", "run"]
+    done = subprocess.run(
+        [str(KERNELEVO), *map(str, command), "--evaluator", kernelevo._address, "--json"],
+        cwd=kernelevo.folder,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    told = json.loads(done.stdout)
+    # Three evaluations need not prove a speedup; the code says whether they did.
+    assert done.returncode == (0 if told["proved"] else 1), done.stderr
+    assert told["evaluated"] == 3 and told["best"] and told["proved"] == (told["speedup"]["low"] > 1.0)
+    best = kernelevo.json("best", "run", "-o", "fast.py", code=0, evaluator=False)
+    assert best["verified"] and best["proved"] == told["proved"] and best["candidate"] == told["best"]
+    compile((kernelevo.folder / "fast.py").read_text(encoding="utf-8"), "fast.py", "exec")
+    # It stands alone: the evaluator takes it as it is.
+    assert (
+        kernelevo.json("evaluate", CHAIN / "problem.py", "fast.py", "--effort", "screen", code=0)["verdict"] == "passed"
+    )
+    page = Path(kernelevo("report", "run", "-o", "page.html", code=0, evaluator=False).stdout.strip())
+    assert "KernelEvo report" in (kernelevo.folder / page).read_text(encoding="utf-8")
+    kernelevo("best", "nowhere", code=2, evaluator=False)
+
+
+def test_a_search_in_which_nothing_passes(kernelevo: Kernelevo) -> None:
+    wrong = CHAIN / "fails" / "no_clamp.py"
+    command = ["evolve", CHAIN / "problem.py", "--start", wrong, "--evaluations", 1, "--run", "run"]
+    told = kernelevo.json(*command, code=1)
+    assert told["best"] is None and told["best_kernel"] is None and not told["proved"]
+    kernelevo("best", "run", code=1, evaluator=False)
