@@ -30,6 +30,8 @@ _PAIR_SHARE = 0.12
 _BEST_FEW = 4
 """Configurations whose surroundings are searched before a far point is drawn."""
 _FAR_DRAWS = 200
+_FAR_CHOICE = 5
+"""Far points of which the least risky is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +95,17 @@ def _around(
     evidence: _Evidence,
     rng: random.Random,
 ) -> Configuration | None:
-    scored = [(evidence.score(centre, move) + 0.4 * rng.random(), move) for move in _moves(parameters, centre)]
+    scored = [
+        (evidence.score(centre, move) - _RISK * evidence.risk(_moved(centre, move)) + 0.4 * rng.random(), move)
+        for move in _moves(parameters, centre)
+    ]
     scored.sort(key=lambda item: -item[0])
     promising = [move for score, move in scored if evidence.gain(centre, move) > 0]
-    joined = _pair(centre, promising, known)
+    joined = _pair(centre, promising, known, evidence)
     if joined is not None:
         return joined
     if rng.random() < _PAIR_SHARE:
-        pair = _pair(centre, [move for score, move in scored[:6] if score > 0], known)
+        pair = _pair(centre, [move for score, move in scored[:6] if score > 0], known, evidence)
         if pair is not None:
             return pair
     for score, move in scored:
@@ -111,6 +116,12 @@ def _around(
 
 
 _HOPELESS = -2.5
+_RISK = 12.0
+"""What a change into a neighbourhood where everything failed loses in score."""
+_TOO_RISKY = 0.6
+"""Neighbourhoods in which changes are not joined."""
+_DOUBT = 0.3
+"""Weight of the assumption that the unknown passes."""
 
 
 def _moves(parameters: Sequence[Parameter], centre: Configuration) -> Iterator[_Move]:
@@ -127,10 +138,12 @@ def _moved(configuration: Configuration, *moves: _Move) -> Configuration:
     return tuple(values)
 
 
-def _pair(centre: Configuration, moves: Sequence[_Move], known: set[Configuration]) -> Configuration | None:
+def _pair(
+    centre: Configuration, moves: Sequence[_Move], known: set[Configuration], evidence: _Evidence
+) -> Configuration | None:
     for first, second in combinations(moves, 2):
         configuration = _moved(centre, first, second)
-        if first.index != second.index and configuration not in known:
+        if first.index != second.index and configuration not in known and evidence.risk(configuration) < _TOO_RISKY:
             return configuration
     return None
 
@@ -146,12 +159,15 @@ def _far(
     parameters: Sequence[Parameter], known: set[Configuration], evidence: _Evidence, rng: random.Random
 ) -> Configuration | None:
     """A point of the whole space, away from values that always failed."""
+    drawn = []
     for _ in range(_FAR_DRAWS):
         configuration = tuple(rng.choice(parameter.values) for parameter in parameters)
         failing = any(evidence.always_fails(index, value) for index, value in enumerate(configuration))
         if configuration not in known and not failing:
-            return configuration
-    return None
+            drawn.append(configuration)
+            if len(drawn) == _FAR_CHOICE:
+                break
+    return min(drawn, key=evidence.risk) if drawn else None
 
 
 class _Evidence:
@@ -167,6 +183,7 @@ class _Evidence:
         for observation in observed:
             if observation.value is not None:
                 self._passed.update(enumerate(observation.configuration))
+        self._known = [(observation.configuration, observation.value is not None) for observation in observed]
         self._blame([observation.configuration for observation in observed if observation.value is None])
         valid = [observation for observation in observed if observation.value is not None and observation.value > 0]
         for one, other in combinations(valid, 2):
@@ -209,6 +226,22 @@ class _Evidence:
     def always_fails(self, index: int, value: str) -> bool:
         """Whether every configuration with this value failed, while others pass."""
         return self._blamed[index, value] >= 0.5
+
+    def risk(self, configuration: Configuration) -> float:
+        """How much its neighbourhood failed, from 0 to 1: measured configurations vote, the nearer the more."""
+        failed = passed = 0.0
+        for known, valid in self._known:
+            distance = sum(
+                min(3, _distance(parameter, a, b)) if parameter.ordered else 1
+                for parameter, a, b in zip(self._parameters, known, configuration, strict=True)
+                if a != b
+            )
+            weight = 4.0**-distance
+            if valid:
+                passed += weight
+            else:
+                failed += weight
+        return failed / (failed + passed + _DOUBT)
 
     def score(self, centre: Configuration, move: _Move) -> float:
         """How promising a change is; higher is better, about 1 to 4 where nothing is known."""
