@@ -142,7 +142,8 @@ class RunState:
     replies: int = 0
     useless_replies: int = 0
     """Replies without a candidate."""
-    replies_in_a_row_without_source: int = 0
+    replies_in_a_row_without_news: int = 0
+    """Replies without a candidate, or with one that was there already."""
     calls_started: int = 0
     actions: Counter[ActionKind] = field(default_factory=Counter)
     last_action: ActionKind | None = None
@@ -233,6 +234,7 @@ class RunState:
                 self._propose(event)
             case DuplicateSkipped():
                 self.duplicates += 1
+                self.replies_in_a_row_without_news += event.call_id is not None
                 if event.action is ActionKind.FIX and event.parent_id is not None:
                     self.fixes_given_up.add(event.parent_id)
                 self._acted(event.action, event.source_digest)
@@ -250,7 +252,7 @@ class RunState:
                 self.replies += 1
                 useless = event.source_digest is None
                 self.useless_replies += useless
-                self.replies_in_a_row_without_source = self.replies_in_a_row_without_source + 1 if useless else 0
+                self.replies_in_a_row_without_news += useless
             case ModelCallFailed():
                 call = self._settle(event)
                 if event.refused and call is not None:
@@ -285,6 +287,8 @@ class RunState:
         self.settings = event.settings
 
     def _propose(self, event: CandidateProposed) -> None:
+        if event.call_id is not None:
+            self.replies_in_a_row_without_news = 0
         self.candidates[event.candidate_id] = CandidateState(proposed=event, order=len(self.candidates))
         self.by_normal_digest[event.normal_digest] = event.candidate_id
         if event.parent_id is not None:

@@ -13,6 +13,7 @@ from kernelevo_api.types import CheckedOn, Effort, Evaluation, Ratio, Timing, Ve
 from kernelevo_searcher import policy
 from kernelevo_searcher.events import (
     CandidateProposed,
+    DuplicateSkipped,
     EvaluationFinished,
     EvaluationStarted,
     Event,
@@ -298,3 +299,16 @@ def test_tokens_and_dollars_are_kept_exactly() -> None:
     )
     action = policy.decide(state, poor, random.Random(0))
     assert action == policy.Stop("the money is used up ($0.2500 of $2)")
+
+
+def test_a_model_that_repeats_itself_waits_for_news() -> None:
+    repeated: list[Event] = [
+        DuplicateSkipped(source_digest="s", candidate_id="c1", action=ActionKind.REWRITE, call_id=f"m{number}")
+        for number in range(12)
+    ]
+    measuring = candidate(1, action=ActionKind.REWRITE, call="m0", done=False)
+    settings_ = RunSettings(models=(MODEL,))
+    assert isinstance(decide(state_of([*measuring, *repeated[:2]], settings_), model=True), policy.Propose)
+    assert decide(state_of([*measuring, *repeated[:3]], settings_), model=True) is policy.Wait.WAIT
+    stopped = decide(state_of(repeated, settings_), model=True)
+    assert stopped == policy.Stop("the last 12 replies held no new candidate")

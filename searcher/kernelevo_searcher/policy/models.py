@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from kernelevo_searcher.policy.actions import ModelResource, Resources
     from kernelevo_searcher.state import RunState
 
-__all__ = ["USELESS_REPLIES_IN_A_ROW", "affordable", "choose_model", "usable_models"]
+__all__ = ["REPEATS_BEFORE_WAITING", "USELESS_REPLIES_IN_A_ROW", "affordable", "choose_model", "usable_models"]
 
 USELESS_REPLIES_IN_A_ROW = 12
+REPEATS_BEFORE_WAITING = 3
+"""Replies in a row without anything new after which models wait for what is being measured."""
 _WANTED = {
     ActionKind.REWRITE: ModelRole.STRONG,
     ActionKind.RESTART: ModelRole.STRONG,

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from kernelevo_api.types import Verdict
 from kernelevo_searcher.policy.actions import ModelResource, Propose, Resources, Seed
 from kernelevo_searcher.policy.evaluating import waiting
-from kernelevo_searcher.policy.models import USELESS_REPLIES_IN_A_ROW, choose_model, usable_models
+from kernelevo_searcher.policy.models import (
+    REPEATS_BEFORE_WAITING,
+    USELESS_REPLIES_IN_A_ROW,
+    choose_model,
+    usable_models,
+)
 from kernelevo_searcher.policy.parents import draw_parent
 from kernelevo_searcher.policy.stopping import evaluations_left, restart_is_due
 from kernelevo_searcher.proposers import ActionKind
@@ -64,7 +69,9 @@ def _model_proposal(state: RunState, resources: Resources, rng: random.Random) -
     usable = usable_models(state, resources)
     if (
         not usable
-        or state.replies_in_a_row_without_source >= USELESS_REPLIES_IN_A_ROW
+        or state.replies_in_a_row_without_news >= USELESS_REPLIES_IN_A_ROW
+        # Asked the same, it says the same: what is being measured may change the question.
+        or (state.replies_in_a_row_without_news >= REPEATS_BEFORE_WAITING and _news_is_due(state))
         or len(state.calls) >= max(state.settings.calls_in_flight, resources.slots)
     ):
         return None
@@ -73,6 +80,12 @@ def _model_proposal(state: RunState, resources: Resources, rng: random.Random) -
         if model is not None:
             return Propose(action, parent_id, model.label)
     return None
+
+
+def _news_is_due(state: RunState) -> bool:
+    """Whether something that is not merely tuned is being measured."""
+    measured = (state.candidates[started.candidate_id] for started in state.in_flight.values())
+    return any(candidate.proposed.action is not ActionKind.TUNE for candidate in measured)
 
 
 def _wishes(state: RunState, usable: list[ModelResource], rng: random.Random) -> list[tuple[ActionKind, str | None]]:

@@ -84,8 +84,8 @@ def exhausted(state: RunState, resources: Resources) -> str:
     if resources.models and all(model.label in state.refused for model in resources.models):
         reasons = "; ".join(dict.fromkeys(state.refused.values()))
         return f"the model's endpoint refuses: {reasons}"
-    if resources.models and state.replies_in_a_row_without_source >= USELESS_REPLIES_IN_A_ROW:
-        return f"the last {state.replies_in_a_row_without_source} replies held no candidate"
+    if resources.models and state.replies_in_a_row_without_news >= USELESS_REPLIES_IN_A_ROW:
+        return f"the last {state.replies_in_a_row_without_news} replies held no new candidate"
     if resources.models and not affordable(state, resources):
         return _budget_used_up(state)
     if not state.ranked():
