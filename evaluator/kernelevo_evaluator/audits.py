@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, UnknownProblem
 from kernelevo_api.types import Problem, ProblemReport, Progress
 from kernelevo_evaluator import executor as executors
+from kernelevo_evaluator.executor import NO_SEED
 from kernelevo_evaluator.faults import once_more
 from kernelevo_evaluator.problem import read_problem
 
@@ -66,13 +67,17 @@ class Audits:
         source = read_problem(request.problem, self._settings.maximum_source_bytes)
         report = await self.stored(source.digest, request.accept_refused)
         report = report or self._made_meanwhile(source.digest, request.accept_refused)
-        if report is not None:
-            return report
 
         def told(stage: Stage, message: str, position: int | None) -> None:
             listener(Progress(stage=stage, message=message, time=datetime.now(UTC), queue_position=position))
 
-        ticket = self._audit(source, request.accept_refused, request.client_id, told)
+        if report is None:
+            report = await self._wait(self._audit(source, request.accept_refused, request.client_id, told))
+        if request.with_seeds and not _has_looked_for_seeds(report):
+            report = await self._wait(self._seed(source, report, request.client_id, told))
+        return report
+
+    async def _wait(self, ticket: Ticket[ProblemReport]) -> ProblemReport:
         try:
             return await ticket.wait()
         except asyncio.CancelledError:
@@ -140,16 +145,36 @@ class Audits:
             except executors.ProblemRefused as refused:
                 raise _refusal(str(refused), refused.report) from refused
             report = replace(report, problem_digest=source.digest, name=source.name, policy=source.policy)
-            await self._store.save_problem(
-                source.digest, Problem(source=source.source, name=source.name), self._environment, report
-            )
-            self._recent[source.digest] = report
-            if len(self._recent) > RECENT_KEPT:
-                self._recent.popitem(last=False)
+            await self._keep(source, report)
             return report
 
         key = f"problem {source.digest} {accept_refused}"
         return self._scheduler.submit(key, client, action, told, promised=promised)
+
+    def _seed(self, source: ProblemSource, report: ProblemReport, client: str, told: Listener) -> Ticket[ProblemReport]:
+        """Join or queue the making of a problem's seeds; its end is a stored report that has them, or says why not."""
+
+        async def action(progress: ProgressCallback) -> ProblemReport:
+            seeds, findings = await once_more(
+                lambda: self._executor.seeds(source, self._limits, progress), progress, source.digest
+            )
+            seeded = replace(report, seeds=seeds, findings=(*report.findings, *findings))
+            await self._keep(source, seeded)
+            return seeded
+
+        return self._scheduler.submit(f"seeds {source.digest} {report.accepted_with_mark}", client, action, told)
+
+    async def _keep(self, source: ProblemSource, report: ProblemReport) -> None:
+        await self._store.save_problem(
+            source.digest, Problem(source=source.source, name=source.name), self._environment, report
+        )
+        self._recent[source.digest] = report
+        if len(self._recent) > RECENT_KEPT:
+            self._recent.popitem(last=False)
+
+
+def _has_looked_for_seeds(report: ProblemReport) -> bool:
+    return bool(report.seeds) or any(finding.code == NO_SEED for finding in report.findings)
 
 
 def _allowed(report: ProblemReport | None, accept_refused: bool) -> ProblemReport | None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernelevo_api.types import Finding
+
 if TYPE_CHECKING:
     from kernelevo_api.types import (
         BaselineKind,
@@ -24,9 +26,13 @@ if TYPE_CHECKING:
         ProblemPolicy,
         ProblemReport,
         SandboxInfo,
+        Seed,
         Stage,
         Tool,
     )
+
+NO_SEED = "no_seed"
+"""Code of the finding that says why a problem has no seeds."""
 
 ProgressCallback = Callable[["Stage", str], None]
 """Called with the stage that begins and one line for people; advisory, must not block."""
@@ -133,6 +139,16 @@ class Executor(ABC):
             ProblemRefused: the problem cannot be used, or only with a mark that was not asked for.
             ExecutorFault: ours.
         """
+
+    async def seeds(
+        self, problem: ProblemSource, limits: Limits, progress: ProgressCallback
+    ) -> tuple[tuple[Seed, ...], tuple[Finding, ...]]:
+        """Candidates that need no model for an audited problem, or findings that say why there are none.
+
+        Raises:
+            ExecutorFault: ours.
+        """
+        return (), (Finding(code=NO_SEED, message="this evaluator makes none"),)
 
     @abstractmethod
     async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:

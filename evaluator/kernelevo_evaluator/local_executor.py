@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelevo_api.types import Effort, Environment, Guarantee, SandboxInfo, Tool
+from kernelevo_api.types import Effort, Environment, Guarantee, SandboxInfo, Stage, Tool
 from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault, ProblemRefused
 from kernelevo_evaluator.lanes.carrying import Carrying, runner_limits
 from kernelevo_evaluator.lanes.cores import Cores
@@ -20,6 +20,7 @@ from kernelevo_evaluator.lanes.lane import Lane
 from kernelevo_evaluator.lanes.loading import Loader
 from kernelevo_evaluator.lanes.quiet import Quiet
 from kernelevo_evaluator.lanes.runners import RunnerPool, usable_cpus
+from kernelevo_evaluator.lanes.seeding import seeds_of
 from kernelevo_evaluator.languages.builder import Builder
 from kernelevo_evaluator.languages.toolkit import cpp_compiler_version, cuda_toolkit
 from kernelevo_sandbox import SandboxError
@@ -27,7 +28,7 @@ from kernelevo_sandbox import SandboxError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kernelevo_api.types import Evaluation, Limits, ProblemReport
+    from kernelevo_api.types import Evaluation, Finding, Limits, ProblemReport, Seed
     from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
     from kernelevo_evaluator.lanes.gpu import Gpu
     from kernelevo_evaluator.settings import ExecutorSettings
@@ -193,6 +194,20 @@ class LocalExecutor(Executor):
             reasons = "; ".join(finding.message for finding in refusing)
             raise ProblemRefused(f"the audit refuses this problem: {reasons}", report)
         return replace(report, accepted_with_mark=bool(refusing))
+
+    async def seeds(
+        self, problem: ProblemSource, limits: Limits, progress: ProgressCallback
+    ) -> tuple[tuple[Seed, ...], tuple[Finding, ...]]:
+        lane = self._least_loaded()
+        assert limits.prepare_time is not None and limits.build_time is not None
+        seconds = (limits.prepare_time + limits.build_time).total_seconds() * (1 + len(problem.policy.shapes))
+        progress(Stage.BASELINE, "generating a first candidate with TorchInductor")
+        try:
+            with lane.claimed():
+                async with lane.exclusive:
+                    return await seeds_of(lane.pool, lane.quiet, problem, runner_limits(limits), seconds)
+        except SandboxError as error:
+            raise ExecutorFault(str(error)) from error
 
     async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:
         lane = self._least_loaded()

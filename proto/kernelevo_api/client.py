@@ -104,9 +104,11 @@ class _Shared:
             client_id=request.client_id or self.client_id,
         )
 
-    def _registration(self, problem: Problem, accept_refused: bool) -> RegisterProblemRequest:
+    def _registration(self, problem: Problem, accept_refused: bool, with_seeds: bool) -> RegisterProblemRequest:
         self._problems[problem_digest(problem.source)] = problem
-        return RegisterProblemRequest(problem=problem, accept_refused=accept_refused, client_id=self.client_id)
+        return RegisterProblemRequest(
+            problem=problem, accept_refused=accept_refused, client_id=self.client_id, with_seeds=with_seeds
+        )
 
     def _known_problem(self, request: EvaluateRequest) -> Problem | None:
         return self._problems.get(request.problem_digest or "")
@@ -156,15 +158,18 @@ class AsyncEvaluatorClient(_Shared):
         problem: Problem,
         *,
         accept_refused: bool = False,
+        with_seeds: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
         timeout: float | None = None,
     ) -> ProblemReport:
         """Store and audit a problem. May take minutes the first time; the same problem again returns at once.
 
+        `with_seeds`: have the report hold candidates that need no model too, which takes some seconds more.
+
         Raises:
             ProblemRefused: it cannot be used, or only with `accept_refused`.
         """
-        message = _write(self._registration(problem, accept_refused))
+        message = _write(self._registration(problem, accept_refused, with_seeds))
         return await self._stream("RegisterProblem", message, ("report", ProblemReport), on_progress, timeout)
 
     async def evaluate(
@@ -353,11 +358,12 @@ class EvaluatorClient(_Shared):
         problem: Problem,
         *,
         accept_refused: bool = False,
+        with_seeds: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
         timeout: float | None = None,
     ) -> ProblemReport:
         """As `AsyncEvaluatorClient.register_problem`."""
-        message = _write(self._registration(problem, accept_refused))
+        message = _write(self._registration(problem, accept_refused, with_seeds))
         return self._stream("RegisterProblem", message, ("report", ProblemReport), on_progress, timeout)
 
     def evaluate(

@@ -329,6 +329,8 @@ class RegisterProblemRequest:
     """Accept what the audit would refuse; every result carries the mark."""
     client_id: str = ""
     """Names the client for quotas and logs."""
+    with_seeds: bool = False
+    """Return candidates that need no model too; they are made where the stored report has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,7 +430,7 @@ class ProblemReport:
     """Time of those bytes at the device's measured bandwidth."""
     baselines: tuple[Baseline, ...] = ()
     seeds: tuple[Seed, ...] = ()
-    """Candidates that need no model, e.g. TorchInductor's kernels."""
+    """Candidates that need no model, e.g. TorchInductor's kernels; where they were asked for."""
     mutates_inputs: bool = False
     init_inputs: str = ""
     """Arguments of Model and ModelNew, as text."""

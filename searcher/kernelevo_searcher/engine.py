@@ -173,6 +173,7 @@ class Engine:
         report = await self._pool.register(
             self._journal.problem(),
             accept_refused=state.settings.accept_refused_problem,
+            with_seeds=state.registered is None,
             on_progress=(lambda progress: self._progress("", progress)),
         )
         if state.registered is None:

@@ -74,7 +74,12 @@ class Evaluator:
         )
 
     async def register_problem(
-        self, problem: Problem, *, accept_refused: bool = False, on_progress: object = None
+        self,
+        problem: Problem,
+        *,
+        accept_refused: bool = False,
+        with_seeds: bool = False,
+        on_progress: object = None,
     ) -> ProblemReport:
         if self.down:
             raise Unreachable("nobody at home")

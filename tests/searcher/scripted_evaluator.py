@@ -156,13 +156,14 @@ class ScriptedEvaluator:
         problem: Problem,
         *,
         accept_refused: bool = False,
+        with_seeds: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> ProblemReport:
         if self.down:
             raise Unreachable("nobody at home")
         if self.refuse_problem and not accept_refused:
             raise ProblemRefused("the outputs do not depend on the inputs")
-        self.registrations += 1
+        self.registrations += not with_seeds
         if on_progress is not None:
             on_progress(Progress(stage=Stage.AUDIT, message="auditing"))
         return ProblemReport(
@@ -170,7 +171,7 @@ class ScriptedEvaluator:
             name=problem.name,
             policy=ProblemPolicy(dtype="float32", languages=(Language.CPP_INLINE,)),
             baselines=(Baseline(kind=BaselineKind.EAGER, median_us=100.0, low_us=99.0, high_us=101.0),),
-            seeds=self.seeds,
+            seeds=self.seeds if with_seeds else (),
         )
 
     async def evaluate(

@@ -20,6 +20,7 @@ MOST_TRACED = 128
 # Claims end in a result that others store and show: what they may fill is bounded where they arrive.
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 _Text = Annotated[str, msgspec.Meta(max_length=16384)]
+_Source = Annotated[str, msgspec.Meta(max_length=1 << 19)]
 _Line = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 _Places = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)], ...], msgspec.Meta(max_length=1 << 15)]
 _Microseconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
@@ -171,6 +172,18 @@ class CompileModel(msgspec.Struct, frozen=True, tag="compile_model"):
     nonce: int
 
 
+class WriteSeed(msgspec.Struct, frozen=True, tag="write_seed"):
+    """Reference only, in a runner that serves nothing else: write a candidate out of what Inductor generates for the model.
+
+    `shapes`: the problem's declared ones; the candidate is made for its own sizes and for each of these.
+    """
+
+    nonce: int
+    source: str
+    dtype: str
+    shapes: tuple[dict[str, int], ...] = ()
+
+
 class BuildReply(msgspec.Struct, frozen=True, tag="built"):
     """The answer to a runner's `BuildRequest`: one descriptor with the shared object, or the compiler's log."""
 
@@ -195,6 +208,7 @@ Command = (
     | TraceCalls
     | RunExpected
     | CompileModel
+    | WriteSeed
     | BuildReply
 )
 
@@ -264,6 +278,14 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
     line: _Line | None = None
 
 
+class SeedWritten(msgspec.Struct, frozen=True, tag="seed", forbid_unknown_fields=True):
+    """The candidate's module, or why there is none."""
+
+    nonce: int
+    source: _Source
+    reason: _Text = ""
+
+
 class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fields=True):
     """`load_inline` was called: its arguments, as far as a build depends on them."""
 
@@ -282,7 +304,7 @@ class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fiel
     error_handling: bool = True
 
 
-Reply = Ready | Done | Constructed | Described | Traced | Failed | BuildRequest
+Reply = Ready | Done | Constructed | Described | Traced | Failed | SeedWritten | BuildRequest
 
 _command_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Command)
 _reply_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)

@@ -31,9 +31,11 @@ from kernelevo_evaluator.messages.runner import (
     Ready,
     Run,
     RunExpected,
+    SeedWritten,
     StoreInputs,
     StoreWeights,
     TraceCalls,
+    WriteSeed,
     decode_command,
 )
 from kernelevo_evaluator.runner import load_inline
@@ -168,6 +170,8 @@ class Harness:
             assert self._model is not None
             self._call = torch.compile(self._model)
             return Done(nonce=command.nonce)
+        if isinstance(command, WriteSeed):
+            return self._write_seed(command)
         if isinstance(command, Construct):
             return self._construct(command, fds)
         if isinstance(command, LoadModule):
@@ -360,6 +364,23 @@ class Harness:
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
+
+    def _write_seed(self, command: WriteSeed) -> Reply:
+        # Only here: what they import costs seconds.
+        from kernelevo_evaluator.runner.inductor import CannotGenerate, generate
+        from kernelevo_evaluator.runner.seed_source import module_source
+
+        try:
+            made = []
+            for sizes in (None, *command.shapes):
+                self._construct(Construct(nonce=command.nonce, dtype=command.dtype, seed=0, sizes=sizes), ())
+                self._make_inputs(MakeInputs(nonce=command.nonce, seed=0))
+                assert self._model is not None
+                made.append(generate(self._model, self._pending))
+            source = module_source(command.source, made, str(torch.__version__))
+        except CannotGenerate as error:
+            return SeedWritten(nonce=command.nonce, source="", reason=str(error)[:1000])
+        return SeedWritten(nonce=command.nonce, source=source)
 
     def _run_expected(self, command: RunExpected) -> Reply:
         ring = self._rings[command.ring]

@@ -140,9 +140,7 @@ def _arguments(
 
 def _path(name: str) -> str:
     """`layers.0.weight` as an expression over `self`."""
-    return "self" + "".join(
-        f".{part}" if part.isidentifier() else f"._modules[{part!r}]" for part in name.split(".")
-    )
+    return "self" + "".join(f".{part}" if part.isidentifier() else f"._modules[{part!r}]" for part in name.split("."))
 
 
 def _result(program: Any, leaves: Sequence[Any]) -> tuple[str, int]:

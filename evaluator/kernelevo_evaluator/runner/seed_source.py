@@ -1,7 +1,7 @@
 """A candidate's module out of the reference's source and what Inductor generated for it: text in, text out.
 
-The class derives from the reference, so that construction and the names of weights are its own; `forward` is the generated code for
-the sizes that it was made for, and the reference's elsewhere. Of Inductor's module stay the kernels, the function that
+The class derives from the reference, so that construction and the names of weights are its own; `forward` is the generated
+code for the sizes that it was made for, and the reference's elsewhere. Of Inductor's module stay the kernels, the function that
 calls them, and what these name.
 """
 
@@ -215,7 +215,12 @@ def _ctype(declared: str) -> str:
     if "*" in declared:
         return "ctypes.c_void_p"
     plain = declared.replace("const", "").strip()
-    known = {"int64_t": "ctypes.c_int64", "int32_t": "ctypes.c_int32", "double": "ctypes.c_double", "float": "ctypes.c_float"}
+    known = {
+        "int64_t": "ctypes.c_int64",
+        "int32_t": "ctypes.c_int32",
+        "double": "ctypes.c_double",
+        "float": "ctypes.c_float",
+    }
     if plain not in known:
         raise CannotGenerate(f"a kernel takes a {plain}")
     return known[plain]
@@ -240,9 +245,9 @@ def _triton(parts: _Parts, inner: str, text: str, name: str, new: str) -> str:
     names = {f.name: (new if f.name in (name, inner) else f"{f.name}_{new}") for f in functions}
     kept = []
     for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            parts.preamble.setdefault(ast.unparse(node))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        ):
             parts.preamble.setdefault(ast.unparse(node))
         elif isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -280,10 +285,7 @@ def _without_inputs(problem: str) -> str:
 
 
 def _model(generated: Sequence[Generated]) -> str:
-    keys = [
-        f"    {_expression(one.key)}: {number},"
-        for number, one in enumerate(generated)
-    ]
+    keys = [f"    {_expression(one.key)}: {number}," for number, one in enumerate(generated)]
     body = [
         "_SIZES = {",
         *keys,

@@ -55,6 +55,7 @@ class EvaluatorTransport(Protocol):
         problem: Problem,
         *,
         accept_refused: bool = False,
+        with_seeds: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> ProblemReport: ...
 

@@ -223,10 +223,14 @@ class EvaluatorPool:
         problem: Problem,
         *,
         accept_refused: bool = False,
+        with_seeds: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> ProblemReport:
         """Register the problem everywhere; the report is the first evaluator's. One that joins later gets it with its first
         request.
+
+        Args:
+            with_seeds: have that one make candidates that need no model too.
 
         Raises:
             ProblemRefused: it cannot be used.
@@ -238,7 +242,8 @@ class EvaluatorPool:
         results = await asyncio.gather(
             *(self._register(one, digest, on_progress) for one in asked), return_exceptions=True
         )
-        reports, refusals = [], []
+        reports: list[tuple[Endpoint, ProblemReport]] = []
+        refusals = []
         for endpoint, result in zip(asked, results, strict=True):
             if isinstance(result, ProblemRefused):
                 refusals.append((endpoint, result))
@@ -247,23 +252,29 @@ class EvaluatorPool:
             elif isinstance(result, BaseException):
                 raise result
             else:
-                reports.append(result)
+                reports.append((endpoint, result))
         if not reports and refusals:
             raise refusals[0][1]
         if not reports:
             raise NoEvaluator("no evaluator took the problem: " + "; ".join(one.trouble for one in asked))
         for endpoint, refusal in refusals:
             self._refuses(endpoint, digest, refusal)
-        return reports[0]
+        first, report = reports[0]
+        return await self._register(first, digest, on_progress, with_seeds=True) if with_seeds else report
 
     async def _register(
-        self, endpoint: Endpoint, digest: str, on_progress: Callable[[Progress], None] | None = None
+        self,
+        endpoint: Endpoint,
+        digest: str,
+        on_progress: Callable[[Progress], None] | None = None,
+        *,
+        with_seeds: bool = False,
     ) -> ProblemReport:
         problem, accept_refused = self._problems[digest]
         while True:
             try:
                 report = await endpoint.transport.register_problem(
-                    problem, accept_refused=accept_refused, on_progress=on_progress
+                    problem, accept_refused=accept_refused, with_seeds=with_seeds, on_progress=on_progress
                 )
             except QueueFull as full:
                 await asyncio.sleep(self._full_s(full))

@@ -862,10 +862,13 @@ class RegisterProblemRequest(_message.Message):
     PROBLEM_FIELD_NUMBER: _builtins.int
     ACCEPT_REFUSED_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    WITH_SEEDS_FIELD_NUMBER: _builtins.int
     accept_refused: _builtins.bool
     """Accept what the audit would refuse; every result carries the mark."""
     client_id: _builtins.str
     """Names the client for quotas and logs."""
+    with_seeds: _builtins.bool
+    """Return candidates that need no model too; they are made where the stored report has none."""
     @_builtins.property
     def problem(self) -> Global___Problem: ...
     def __init__(
@@ -874,10 +877,11 @@ class RegisterProblemRequest(_message.Message):
         problem: Global___Problem | None = ...,
         accept_refused: _builtins.bool = ...,
         client_id: _builtins.str = ...,
+        with_seeds: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["problem", b"problem"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_refused", b"accept_refused", "client_id", b"client_id", "problem", b"problem"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_refused", b"accept_refused", "client_id", b"client_id", "problem", b"problem", "with_seeds", b"with_seeds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -956,7 +960,7 @@ class ProblemReport(_message.Message):
     def baselines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Baseline]: ...
     @_builtins.property
     def seeds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Seed]:
-        """Candidates that need no model, e.g. TorchInductor's kernels."""
+        """Candidates that need no model, e.g. TorchInductor's kernels; where they were asked for."""
 
     @_builtins.property
     def weights(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorInfo]:
