@@ -17,6 +17,7 @@ from kernelevo_api.types import (
     Stage,
     Verdict,
 )
+from kernelevo_evaluator.executor import NO_SEED
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,6 +33,15 @@ class TestProblems:
         assert first == second
         assert first.name == "plus one"
         assert Stage.AUDIT in [one.stage for one in seen]
+        assert host.executor.audits == [DIGEST]
+
+    async def test_seeds_are_looked_for_when_asked_for_and_once(self, host: Any) -> None:
+        client = await host.start()
+        plain = await client.register_problem(Problem(source=PROBLEM))
+        assert not any(finding.code == NO_SEED for finding in plain.findings)
+        seeded = await client.register_problem(Problem(source=PROBLEM), with_seeds=True)
+        assert [finding.code for finding in seeded.findings].count(NO_SEED) == 1
+        assert await client.register_problem(Problem(source=PROBLEM), with_seeds=True) == seeded
         assert host.executor.audits == [DIGEST]
 
     async def test_registered_at_once_by_two_is_audited_once(self, host: Any) -> None:
