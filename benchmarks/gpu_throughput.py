@@ -58,6 +58,8 @@ def row(seconds: float, evaluation: Evaluation) -> dict[str, Any]:
     """What is kept of an evaluation."""
     timing, stages = evaluation.timing, stage_seconds(evaluation)
     ratio = timing.speedup if timing is not None else None
+    spent = ", ".join(f"{stage} {one:.2f}" for stage, one in stages.items())
+    print(f"{evaluation.verdict.value}: {seconds:.2f} s ({spent}), {evaluation.message}", flush=True)
     return {
         "seconds": seconds,
         "stages": stages,
