@@ -82,7 +82,7 @@ async def test_cancelling_ends_every_process(bench, source, stage):
         await task
     assert bench.executor._lanes[0].claims == 0
     assert not bench.executor._lanes[0].exclusive.locked()
-    assert not bench.executor._lanes[0].loader.builder._running
+    assert not bench.executor._lanes[0].loader.builder._flights
     await bench.works()
 
 
