@@ -17,8 +17,8 @@ from kernelevo_sandbox import Limits, SandboxSpec, SandboxUnavailable, open_sand
 sys.path.insert(0, str(ROOT / "tests" / "attacks"))
 
 from attack import Result
+from attacking import run
 from attacks import ATTACKS
-from bench import run
 from soak import left, soak
 
 ISOLATING = ("bubblewrap", "docker")

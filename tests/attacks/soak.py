@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attack import Result
+from attacking import run
 from attacks import ATTACKS
-from bench import run
 
 from kernelevo_sandbox import owners
 from kernelevo_sandbox.watchdog import descendants

@@ -14,8 +14,8 @@ import pytest_asyncio
 sys.path.insert(0, str(Path(__file__).parent))
 
 from attack import Attack, Result
+from attacking import run
 from attacks import ATTACKS
-from bench import run
 
 from kernelevo_sandbox import Sandbox, open_sandbox
 
