@@ -81,7 +81,7 @@ class Evaluations:
         self._admission = Admission(facts, evaluator_version, settings.maximum_source_bytes)
         self._scheduler = Scheduler(executor.concurrency, settings.queue_capacity, settings.queue_capacity_per_client)
         self._scheduler.on_wait = metrics.waited
-        metrics.watch(self.capabilities, lambda: executor.healthy and not self._scheduler.draining)
+        metrics.watch(executor, self.capabilities, lambda: executor.healthy and not self._scheduler.draining)
         self._requests = OpenRequests(settings.grace_s, lambda opened: self._spawn(self._give_up(opened)))
         self._audits = Audits(
             executor=executor,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Finding
@@ -80,6 +81,17 @@ class Job:
     skip_timing: bool = False
 
 
+class LaneState(StrEnum):
+    """What a lane does just now."""
+
+    IDLE = "idle"
+    PREPARING = "preparing"
+    """It has jobs that are being built or loaded; none is on the device."""
+    RUNNING = "running"
+    """A job has the device to itself."""
+    OUT_OF_SERVICE = "out_of_service"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorFacts:
     """What `GetCapabilities` and the cache key need to know of an executor."""
@@ -127,6 +139,16 @@ class Executor(ABC):
     @property
     def device_faults(self) -> Mapping[str, str]:
         """Devices that are out of service just now, by id, and why."""
+        return {}
+
+    @property
+    def lane_states(self) -> Mapping[str, LaneState]:
+        """What the lane of each device does, by the device's id; empty where that is not known here."""
+        return {}
+
+    @property
+    def warm_runners(self) -> Mapping[str, int]:
+        """Runners that are ready for the next candidate, by the device's id; empty where that is not known here."""
         return {}
 
     @abstractmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Effort, Environment, Guarantee, SandboxInfo, Stage, Tool
-from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault, ProblemRefused
+from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault, LaneState, ProblemRefused
 from kernelevo_evaluator.lanes.carrying import Carrying, runner_limits
 from kernelevo_evaluator.lanes.cores import Cores
 from kernelevo_evaluator.lanes.cpu import cpu_device, cpu_languages
@@ -170,10 +170,30 @@ class LocalExecutor(Executor):
 
     @property
     def device_faults(self) -> Mapping[str, str]:
+        reasons = self._health.reasons
+        # Metrics ask from a thread of their own, so a reason may go between two looks.
+        return {name: reason for name, lane in self._by_device() if (reason := reasons.get(lane)) is not None}
+
+    @property
+    def lane_states(self) -> Mapping[str, LaneState]:
+        return {name: self._state(lane) for name, lane in self._by_device()}
+
+    @property
+    def warm_runners(self) -> Mapping[str, int]:
+        return {name: lane.pool.warm for name, lane in self._by_device()}
+
+    def _by_device(self) -> list[tuple[str, Lane]]:
+        """Lanes under their devices' ids; none before the start is over."""
         if self._facts is None:
-            return {}
-        devices = zip(self._lanes, self._facts.devices, strict=True)
-        return {device.id: self._health.reasons[lane] for lane, device in devices if lane in self._health.reasons}
+            return []
+        return [(device.id, lane) for device, lane in zip(self._facts.devices, self._lanes, strict=True)]
+
+    def _state(self, lane: Lane) -> LaneState:
+        if lane in self._health.reasons:
+            return LaneState.OUT_OF_SERVICE
+        if lane.exclusive.locked():
+            return LaneState.RUNNING
+        return LaneState.PREPARING if lane.claims else LaneState.IDLE
 
     async def audit(
         self, problem: ProblemSource, limits: Limits, accept_refused: bool, progress: ProgressCallback

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kernelevo_api.channel import target_of
+from kernelevo_evaluator.executor import LaneState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from kernelevo_api.types import Capabilities, Evaluation
+    from kernelevo_evaluator.executor import Executor
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
@@ -72,13 +74,16 @@ class Metrics:
         """A piece of work left the queue and began."""
         self._waits.observe(seconds)
 
-    def watch(self, capabilities: Callable[[], Capabilities], healthy: Callable[[], bool]) -> None:
-        """Read the state of queue and devices at each scrape."""
-        self.registry.register(_State(capabilities, healthy))
+    def watch(self, executor: Executor, capabilities: Callable[[], Capabilities], healthy: Callable[[], bool]) -> None:
+        """Read the state of queue, lanes and devices at each scrape."""
+        self.registry.register(_State(executor, capabilities, healthy))
 
 
 class _State(Collector):
-    def __init__(self, capabilities: Callable[[], Capabilities], healthy: Callable[[], bool]) -> None:
+    def __init__(
+        self, executor: Executor, capabilities: Callable[[], Capabilities], healthy: Callable[[], bool]
+    ) -> None:
+        self._executor = executor
         self._capabilities = capabilities
         self._healthy = healthy
 
@@ -97,6 +102,22 @@ class _State(Collector):
         for device in found.devices:
             devices.add_metric([device.id, device.name], float(device.healthy))
         yield devices
+        yield from self._lanes()
+
+    def _lanes(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily(
+            "kernelevo_lane_state", "1 for the state that a device's lane is in.", labels=["device", "state"]
+        )
+        for device, found in self._executor.lane_states.items():
+            for state in LaneState:
+                states.add_metric([device, state.value], float(state is found))
+        yield states
+        warm = GaugeMetricFamily(
+            "kernelevo_warm_runners", "Runners that are ready for the next candidate.", labels=["device"]
+        )
+        for device, count in self._executor.warm_runners.items():
+            warm.add_metric([device], count)
+        yield warm
 
 
 class MetricsPage:

@@ -20,6 +20,7 @@ from kernelevo_api.errors import StoreUnavailable
 from kernelevo_api.evaluator.v1 import evaluator_pb2, evaluator_pb2_grpc
 from kernelevo_evaluator.auth import Gate, TokenInterceptor
 from kernelevo_evaluator.evaluations import Evaluations
+from kernelevo_evaluator.health_port import LIVENESS, HealthPort
 from kernelevo_evaluator.metrics import Metrics, MetricsPage
 from kernelevo_evaluator.service import EvaluatorService
 from kernelevo_evaluator.sockets import ListenError, bind
@@ -62,6 +63,7 @@ class EvaluatorServer:
         self._evaluations: Evaluations | None = None
         self._gate: Gate | None = None
         self._metrics_page: MetricsPage | None = None
+        self._health_port: HealthPort | None = None
         self._health = HealthServicer()
         self._chores: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
@@ -89,6 +91,8 @@ class EvaluatorServer:
             self._bound = address = bind(self._server, settings)
             metrics = Metrics()
             self._metrics_page = self._serve_metrics(metrics)
+            if settings.health:
+                self._health_port = HealthPort(self._health, settings.health)
             self._executor = executor = self._make_executor()
             facts = await executor.start()
             self._evaluations = Evaluations(
@@ -107,8 +111,11 @@ class EvaluatorServer:
             reflection.enable_server_reflection(
                 (SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME), self._server
             )
+            await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
             await self._tell_health()
             await self._server.start()
+            if self._health_port is not None:
+                await self._health_port.start()
         except BaseException:
             await self._close()
             raise
@@ -148,6 +155,11 @@ class EvaluatorServer:
         """Where the page for Prometheus is; empty where there is none."""
         return self._metrics_page.address if self._metrics_page is not None else ""
 
+    @property
+    def health_address(self) -> str:
+        """Where the health service answers in plain text; empty where it does not."""
+        return self._health_port.address if self._health_port is not None else ""
+
     def _serve_metrics(self, metrics: Metrics) -> MetricsPage | None:
         if not self._settings.metrics:
             return None
@@ -163,6 +175,8 @@ class EvaluatorServer:
                 await chore
         if self._server is not None:
             await self._server.stop(_LAST_ANSWERS_S)
+        if self._health_port is not None:
+            await self._health_port.close()
         if self._metrics_page is not None:
             await self._metrics_page.close()
         if self._executor is not None:

@@ -114,6 +114,11 @@ class EvaluatorSettings(BaseSettings):
         "", description="host:port of a plain page for Prometheus, open to whoever reaches it; empty: none"
     )
 
+    health: str = pydantic.Field(
+        "",
+        description="host:port of a plain health service and nothing else, for probes that speak no TLS; empty: none",
+    )
+
     # Queue
     queue_capacity: Count = pydantic.Field(256, description="most requests that wait, over all clients")
     queue_capacity_per_client: Count = pydantic.Field(64, description="most requests of one client that wait")
@@ -201,11 +206,11 @@ class EvaluatorSettings(BaseSettings):
     def _an_address(cls, value: str) -> str:
         return target_of(value) if value else value
 
-    @pydantic.field_validator("metrics")
+    @pydantic.field_validator("metrics", "health")
     @classmethod
-    def _a_port(cls, value: str) -> str:
+    def _a_port(cls, value: str, info: pydantic.ValidationInfo) -> str:
         if value and target_of(value).startswith("unix:"):
-            raise ValueError("metrics are served on host:port")
+            raise ValueError(f"{info.field_name} is served on host:port")
         return value
 
     @pydantic.field_validator("lane_cpus")

@@ -35,6 +35,7 @@ from kernelevo_evaluator.executor import (
     ExecutorFacts,
     ExecutorFault,
     Job,
+    LaneState,
     ProblemRefused,
     ProblemSource,
     ProgressCallback,
@@ -155,6 +156,18 @@ class ScriptedExecutor(Executor):
     @property
     def healthy(self) -> bool:
         return self.well
+
+    @property
+    def lane_states(self) -> dict[str, LaneState]:
+        return {"cpu": LaneState.RUNNING if len(self.started) > len(self.ended) else LaneState.IDLE}
+
+    @property
+    def warm_runners(self) -> dict[str, int]:
+        return {"cpu": 2}
+
+    @property
+    def device_faults(self) -> dict[str, str]:
+        return {} if self.well else {"cpu": "the device is gone"}
 
     async def audit(
         self, problem: ProblemSource, limits: Limits, accept_refused: bool, progress: ProgressCallback

@@ -51,9 +51,13 @@ async def test_counts_what_happens(host: Any, make_request: Any) -> None:
     assert (seen["kernelevo_running",], seen["kernelevo_queued",], seen["kernelevo_lanes",]) == (1, 1, 1)
     assert seen["kernelevo_queue_wait_seconds_count",] == 6  # an audit and five runs, each of which began once
     assert seen["kernelevo_healthy",] == seen["kernelevo_device_healthy", "cpu", "scripted"] == 1
+    assert seen["kernelevo_lane_state", "cpu", "running"] == 1
+    assert seen["kernelevo_lane_state", "cpu", "idle"] == seen["kernelevo_lane_state", "cpu", "out_of_service"] == 0
+    assert seen["kernelevo_warm_runners", "cpu"] == 2
     assert "a-name" not in str(seen)
     host.executor.well = False
-    assert (await scrape(host))["kernelevo_healthy",] == 0
+    seen = await scrape(host)
+    assert seen["kernelevo_healthy",] == seen["kernelevo_device_healthy", "cpu", "scripted"] == 0
     host.executor.release()
     await asyncio.gather(running.task, waiting.task)
 

@@ -119,8 +119,6 @@ class Lane:
         referee = await self.referee()
         services = self._services(job.problem, runners, progress, fresh)
         fds = [runners[name].fileno() for name in ("candidate", "baseline") if name in runners]
-        names = ("prepare_time", "check_time", "run_time")
-        total = 12 * sum(_seconds(job.limits, name) for name in names) + 60
         for runner in runners.values():
             await self.quiet.remove(runner.process)
             await runner.process.thaw()
@@ -138,7 +136,7 @@ class Lane:
             ),
             fds,
             services,
-            total,
+            longest_seconds(job.limits),
         )
         outcome = msgspec.msgpack.decode(payload, type=Outcome)
         if outcome.verdict is Verdict.PROBLEM_FAULT:
@@ -206,6 +204,11 @@ class Lane:
         if self._referee is not None:
             await self._referee.close()
         await self.pool.close()
+
+
+def longest_seconds(limits: Limits) -> float:
+    """The longest that an evaluation may hold its lane, in seconds: a guard around the limits, which end each part before."""
+    return 12 * sum(_seconds(limits, name) for name in ("prepare_time", "check_time", "run_time")) + 60
 
 
 def _seconds(limits: Limits, name: str) -> float:

@@ -142,6 +142,11 @@ class RunnerPool:
             self.refill()
         return await self._start(limits or self._standard, label)
 
+    @property
+    def warm(self) -> int:
+        """Spares that are ready."""
+        return sum(not spare.process.ended for spare in self._spares)
+
     def refill(self) -> None:
         """Start what is missing, in the background."""
         while not self._closed and len(self._spares) + len(self._starting) < self._wanted:
