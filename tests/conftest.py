@@ -117,10 +117,10 @@ def evaluator_address(served_evaluator: ServedEvaluator) -> str:
 def docker_engine() -> None:
     """An engine with the sandbox image, at DOCKER_HOST or the usual place; otherwise skips, and says why.
 
-    KERNELEVO_TEST_DOCKER says what came of starting an engine for the tests: `required`, so that its lack is a failure, or why
+    TEST_DOCKER_ENGINE says what came of starting an engine for the tests: `required`, so that its lack is a failure, or why
     none could be started.
     """
-    said = os.environ.get("KERNELEVO_TEST_DOCKER", "")
+    said = os.environ.get("TEST_DOCKER_ENGINE", "")
 
     async def look() -> None:
         sandbox = DockerSandbox()

@@ -12,6 +12,8 @@ import pytest
 
 from kernelevo_api.channel import Tls
 from kernelevo_api.pool import EvaluatorPool, PoolSettings
+from kernelevo_evaluator.queue import Quota
+from kernelevo_evaluator.tokens import add_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +45,7 @@ async def test_each_address_of_a_name_is_an_evaluator_of_its_own(
         capture_output=True,
     )
     tokens = tmp_path / "tokens"
-    tokens.write_text("0123456789abcdef0123456789abcdef\n")
-    tokens.chmod(0o600)
+    token = add_token(tokens, "fleet", Quota())
     port, numbers = free_port(), ["127.0.0.1", "127.0.0.2"]
     pair = {"tls_certificate": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem", "token_file": tokens}
     for number in numbers:
@@ -60,9 +61,7 @@ async def test_each_address_of_a_name_is_an_evaluator_of_its_own(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     tls = Tls(root_certificates=(tmp_path / "cert.pem").read_bytes())
-    pool = EvaluatorPool.of(
-        [f"{NAME}:{port}"], tls=tls, token=tokens.read_text().strip(), settings=PoolSettings(look_timeout_s=5.0)
-    )
+    pool = EvaluatorPool.of([f"{NAME}:{port}"], tls=tls, token=token, settings=PoolSettings(look_timeout_s=5.0))
     try:
         await pool.connect()
         names = [f"{number}:{port} ({NAME}:{port})" for number in numbers]

@@ -140,9 +140,10 @@ async def test_a_killed_monitor_is_our_fault(kit: Kit) -> None:
 
 
 async def test_control_groups_are_gone_after_the_end(kit: Kit) -> None:
+    others = set(groups_of(os.getpid()))  # of sandboxes that other tests keep warm in this process
     await asyncio.gather(*(kit.run("print(1)") for _ in range(3)))
     await kit.sandbox.close()
-    assert groups_of(os.getpid()) == []
+    assert set(groups_of(os.getpid())) <= others
 
 
 async def test_descriptors_do_not_leak(either: Kit) -> None:

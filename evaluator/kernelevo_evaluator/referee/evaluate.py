@@ -190,11 +190,15 @@ class Evaluation:
         if self._request.language is Language.TORCH:
             return
         gpu = self._reference.space.device.type == "cuda"
+        # Shares are times: nothing else of ours shall take cores from the call.
+        self._host.quiet()
         try:
             trace = self._subject.runner.ask(TraceCalls(nonce=nonce(), ring=CHECK_RING, slot=0), Traced)
         except RunnerFailed as error:
             self._findings.append(Finding(code="not_traced", message=f"what ran could not be traced: {error}"[:1000]))
             return
+        finally:
+            self._host.loud()
         share = share_on_gpu(trace) if gpu else share_on_cpu(trace)
         if share.traced_us <= 0.0:
             self._findings.append(Finding(code="not_traced", message="no kernel was seen in the trace of a call"))
