@@ -36,7 +36,7 @@ def row(case: Case, found: Judged, twin: Judged) -> dict[str, Any]:
         "part": case.part,
         "cheat": ", ".join([found.shown, *told_by]),
         "right": is_right(case, found),
-        "told": found.told[:300],
+        "told": found.told[:300].replace(sys.executable, "python"),
         "twin": twin.shown,
         "twin_right": is_passed(case, twin),
     }

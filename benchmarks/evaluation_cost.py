@@ -6,12 +6,11 @@ import argparse
 import statistics
 import time
 import uuid
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from results import ROOT, save
-from serving import evaluator
+from serving import evaluator, stage_seconds
 
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Problem, Verdict
 
@@ -44,15 +43,6 @@ def evaluate(client: EvaluatorClient, digest: str, source: str, effort: Effort) 
     assert evaluation.verdict is Verdict.PASSED, evaluation.message
     assert not evaluation.from_cache
     return seconds, evaluation
-
-
-def stage_seconds(evaluation: Evaluation) -> dict[str, float]:
-    """Seconds in each stage, by the evaluator's clock."""
-    spent: dict[str, float] = defaultdict(float)
-    for stage in evaluation.timeline.stages if evaluation.timeline else ():
-        if stage.stage and stage.start and stage.end:
-            spent[stage.stage.value] += (stage.end - stage.start).total_seconds()
-    return dict(spent)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results import ROOT, save
-from serving import evaluator
+from serving import evaluator, kept
 
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Problem
 
@@ -36,15 +36,8 @@ def due(path: Path) -> set[str]:
 
 def row(evaluation: Evaluation) -> dict[str, Any]:
     """What is kept of an evaluation."""
-    timing, build = evaluation.timing, evaluation.build
-    ratio = timing.speedup if timing is not None else None
-    return {
-        "verdict": evaluation.verdict.value if evaluation.verdict else "",
-        "message": evaluation.message[:2000],
-        "speedup": [ratio.value, ratio.low, ratio.high] if ratio else None,
-        "candidate_us": timing.candidate_us if timing else None,
-        "baseline_us": timing.baseline_us if timing else None,
-        "mode": timing.mode.value if timing and timing.mode else "",
+    build = evaluation.build
+    return kept(evaluation) | {
         "build_s": build.wall_s if build else None,
         "kernels": [
             {"kernel": k.kernel, "registers": k.registers, "shared": k.shared_memory_bytes, "spills": k.spill_bytes}

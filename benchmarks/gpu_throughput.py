@@ -7,13 +7,13 @@ import os
 import statistics
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from gpu_mix import Member, mix
 from results import save
-from serving import evaluator
+from serving import evaluator, kept, stage_seconds
 
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Evaluation, Language, Problem, Stage, Verdict
 
@@ -36,15 +36,6 @@ def evaluate(client: EvaluatorClient, digests: dict[str, str], member: Member) -
     return time.monotonic() - began, evaluation
 
 
-def stage_seconds(evaluation: Evaluation) -> dict[str, float]:
-    """Seconds in each stage, by the evaluator's clock."""
-    spent: dict[str, float] = defaultdict(float)
-    for stage in evaluation.timeline.stages if evaluation.timeline else ():
-        if stage.stage and stage.start and stage.end:
-            spent[stage.stage.value] += (stage.end - stage.start).total_seconds()
-    return dict(spent)
-
-
 def timed_seconds(evaluation: Evaluation) -> float:
     """Seconds of the calls of which the timing was made: a block of the candidate and two of the baseline in each pair."""
     timing = evaluation.timing
@@ -55,21 +46,15 @@ def timed_seconds(evaluation: Evaluation) -> float:
 
 
 def row(seconds: float, evaluation: Evaluation) -> dict[str, Any]:
-    """What is kept of an evaluation."""
+    """What is kept of an evaluation, told at once."""
     timing, stages = evaluation.timing, stage_seconds(evaluation)
-    ratio = timing.speedup if timing is not None else None
     spent = ", ".join(f"{stage} {one:.2f}" for stage, one in stages.items())
     print(f"{evaluation.verdict.value}: {seconds:.2f} s ({spent}), {evaluation.message}", flush=True)
-    return {
+    return kept(evaluation) | {
         "seconds": seconds,
         "stages": stages,
         "timed": timed_seconds(evaluation),
-        "verdict": evaluation.verdict.value,
-        "message": evaluation.message,
-        "speedup": [ratio.value, ratio.low, ratio.high] if ratio else None,
-        "us": timing.candidate_us if timing else None,
         "pairs": len(timing.candidate_samples_us) if timing else 0,
-        "mode": timing.mode.value if timing and timing.mode else "",
     }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_mix import candidate, problem
 from results import save
-from serving import evaluator
+from serving import evaluator, kept
 
 from kernelevo_api.types import BaselineKind, Candidate, Effort, EvaluateRequest, Evaluation, Language, Problem, Verdict
 
@@ -61,20 +61,6 @@ def once(client: EvaluatorClient, digest: str, source: str, other: str | None = 
             fresh=True,
         )
     )
-
-
-def kept(evaluation: Evaluation) -> dict[str, Any]:
-    """What is kept of an evaluation."""
-    timing = evaluation.timing
-    ratio = timing.speedup if timing else None
-    return {
-        "verdict": evaluation.verdict.value,
-        "message": evaluation.message,
-        "speedup": [ratio.value, ratio.low, ratio.high] if ratio else None,
-        "us": timing.candidate_us if timing else None,
-        "eager_us": timing.baseline_us if timing else None,
-        "mode": timing.mode.value if timing and timing.mode else "",
-    }
 
 
 def spread(rows: list[dict[str, Any]]) -> float:
@@ -145,7 +131,7 @@ def main() -> None:
             }
         )
     for one in raw["do_bench"]:
-        ours = statistics.median(row["us"] for row in raw["repeats"][one["name"]] if row["us"])
+        ours = statistics.median(row["candidate_us"] for row in raw["repeats"][one["name"]] if row["candidate_us"])
         figures.append(
             {
                 "figure": f"deviation from triton.testing.do_bench, {one['name']} {_LARGE['rows']}x{_LARGE['columns']}",

@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelevo_api.client import EvaluatorClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from kernelevo_api.types import Evaluation
 
 START_SECONDS = 120
 
@@ -46,3 +49,26 @@ def evaluator(address: str | None) -> Iterator[EvaluatorClient]:
                 process.wait(90)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def stage_seconds(evaluation: Evaluation) -> dict[str, float]:
+    """Seconds in each stage, by the evaluator's clock."""
+    spent: dict[str, float] = defaultdict(float)
+    for stage in evaluation.timeline.stages if evaluation.timeline else ():
+        if stage.stage and stage.start and stage.end:
+            spent[stage.stage.value] += (stage.end - stage.start).total_seconds()
+    return dict(spent)
+
+
+def kept(evaluation: Evaluation) -> dict[str, Any]:
+    """What raw data holds of an evaluation."""
+    timing = evaluation.timing
+    ratio = timing.speedup if timing is not None else None
+    return {
+        "verdict": evaluation.verdict.value if evaluation.verdict else "",
+        "message": evaluation.message[:2000],
+        "speedup": [ratio.value, ratio.low, ratio.high] if ratio else None,
+        "candidate_us": timing.candidate_us if timing else None,
+        "baseline_us": timing.baseline_us if timing else None,
+        "mode": timing.mode.value if timing and timing.mode else "",
+    }

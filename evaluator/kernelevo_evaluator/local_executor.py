@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +27,7 @@ from kernelevo_evaluator.languages.toolkit import cpp_compiler_version, cuda_too
 from kernelevo_sandbox import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kernelevo_api.types import Evaluation, Finding, Limits, ProblemReport, Seed
     from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
@@ -198,17 +199,13 @@ class LocalExecutor(Executor):
     async def audit(
         self, problem: ProblemSource, limits: Limits, accept_refused: bool, progress: ProgressCallback
     ) -> ProblemReport:
-        lane = self._least_loaded()
-        try:
-            with lane.claimed():
-                async with lane.exclusive:
-                    try:
-                        report = await lane.audit(problem, limits, progress)
-                    except (ExecutorFault, SandboxError):
-                        await self._health.examine_fault(lane)
-                        raise
-        except SandboxError as error:
-            raise ExecutorFault(str(error)) from error
+        with self._working() as lane:
+            async with lane.exclusive:
+                try:
+                    report = await lane.audit(problem, limits, progress)
+                except (ExecutorFault, SandboxError):
+                    await self._health.examine_fault(lane)
+                    raise
         refusing = [finding for finding in report.findings if finding.refuses]
         if refusing and not accept_refused:
             reasons = "; ".join(finding.message for finding in refusing)
@@ -218,32 +215,33 @@ class LocalExecutor(Executor):
     async def seeds(
         self, problem: ProblemSource, limits: Limits, progress: ProgressCallback
     ) -> tuple[tuple[Seed, ...], tuple[Finding, ...]]:
-        lane = self._least_loaded()
         assert limits.prepare_time is not None and limits.build_time is not None
         seconds = (limits.prepare_time + limits.build_time).total_seconds() * (1 + len(problem.policy.shapes))
         progress(Stage.BASELINE, "generating a first candidate with TorchInductor")
-        try:
-            with lane.claimed():
-                async with lane.exclusive:
-                    return await seeds_of(lane.pool, lane.quiet, problem, runner_limits(limits), seconds)
-        except SandboxError as error:
-            raise ExecutorFault(str(error)) from error
+        with self._working() as lane:
+            async with lane.exclusive:
+                return await seeds_of(lane.pool, lane.quiet, problem, runner_limits(limits), seconds)
 
     async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:
+        with self._working() as lane:
+            try:
+                evaluation = await Carrying(lane, job, self._environment(lane), progress).carry_out()
+            except (ExecutorFault, SandboxError):
+                async with lane.exclusive:
+                    await self._health.examine_fault(lane)
+                raise
+            if evaluation.verdict in SUSPICIOUS and lane.gpu is not None:
+                async with lane.exclusive:
+                    await self._health.examine(lane)
+            return evaluation
+
+    @contextmanager
+    def _working(self) -> Iterator[Lane]:
+        """The least loaded lane, which counts the work while it lasts; what its sandbox cannot do is the evaluator's fault."""
         lane = self._least_loaded()
         try:
             with lane.claimed():
-                carrying = Carrying(lane, job, self._environment(lane), progress)
-                try:
-                    evaluation = await carrying.carry_out()
-                except (ExecutorFault, SandboxError):
-                    async with lane.exclusive:
-                        await self._health.examine_fault(lane)
-                    raise
-                if evaluation.verdict in SUSPICIOUS and lane.gpu is not None:
-                    async with lane.exclusive:
-                        await self._health.examine(lane)
-                return evaluation
+                yield lane
         except SandboxError as error:
             raise ExecutorFault(str(error)) from error
 

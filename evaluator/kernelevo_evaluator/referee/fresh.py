@@ -113,11 +113,6 @@ class Mixer:
                 recipes.append(recipe)
         return recipes
 
-    def make(self, recipe: Recipe, into: Sequence[torch.Tensor]) -> None:
-        """Write a content into flat tensors."""
-        for stacked, target, offset in zip(self._tensors, into, recipe.offsets, strict=True):
-            self._mix(stacked, target, offset)
-
     def fill(self, wanted: Iterable[tuple[Recipe, Sequence[torch.Tensor]]]) -> None:
         listed = list(wanted)
         for index, stacked in enumerate(self._tensors):
@@ -132,33 +127,28 @@ class Mixer:
     def _weave(self, stacked: torch.Tensor, targets: Sequence[torch.Tensor], offsets: Sequence[int]) -> None:
         """A GPU gathers single rows slowly, and takes its time to launch kernels: two sets are woven, for many targets at once.
 
-        Targets at equal distances in one memory, as slots of a ring are, that are of the same two sets.
+        At once where they are of the same two sets and lie at equal distances in one memory, as slots of a ring do.
         """
-        numel = stacked.shape[1]
-        run = _run(numel)
-        runs = numel // run
-        distance = targets[1].storage_offset() - targets[0].storage_offset() if len(targets) > 1 else numel
-        begin, together = targets[0].storage_offset(), max(1, _WOVEN_BYTES // max(1, runs))
-        regular = distance > 0 and all(
-            target.storage_offset() == begin + number * distance
-            and target.untyped_storage().data_ptr() == targets[0].untyped_storage().data_ptr()
-            for number, target in enumerate(targets)
-        )
-        kinds = {self._sets_of(offset) for offset in offsets}
-        if not regular or len(kinds) > 1 or not runs or runs * run < numel:
+        kinds, distance = {self._sets_of(offset) for offset in offsets}, _distance(targets)
+        if len(kinds) > 1 or distance is None:
             for target, offset in zip(targets, offsets, strict=True):
-                self._mix(stacked, target, offset)
+                self._weave(stacked, [target], [offset])
             return
         first, second = kinds.pop()
-        windows = self._pattern.unfold(0, runs, 1)
-        for at in range(0, len(targets), together):
+        run = _run(stacked.shape[1])
+        runs = stacked.shape[1] // run
+        together = max(1, _WOVEN_BYTES // max(1, runs))
+        for at in range(0, len(targets) if runs else 0, together):
             part = torch.tensor(offsets[at : at + together], device=stacked.device)
             torch.where(
-                windows[part].unsqueeze(2),
-                stacked[first].view(1, runs, run),
-                stacked[second].view(1, runs, run),
+                self._pattern.unfold(0, runs, 1)[part].unsqueeze(2),
+                stacked[first, : runs * run].view(1, runs, run),
+                stacked[second, : runs * run].view(1, runs, run),
                 out=targets[at].as_strided((len(part), runs, run), (distance, run, 1)),
             )
+        if runs * run < stacked.shape[1]:
+            for target in targets:
+                target[runs * run :] = stacked[first, runs * run :]
 
     def _sets_of(self, offset: int) -> tuple[int, int]:
         """Which two sets a woven content is made of."""
@@ -169,15 +159,7 @@ class Mixer:
         numel = target.numel()
         run = _run(numel)
         runs = numel // run
-        if runs and self._woven:
-            first, second = self._sets_of(offset)
-            torch.where(
-                self._pattern[offset : offset + runs].unsqueeze(1),
-                stacked[first, : runs * run].view(runs, run),
-                stacked[second, : runs * run].view(runs, run),
-                out=target[: runs * run].view(runs, run),
-            )
-        elif runs:
+        if runs:
             rows = stacked[:, : runs * run].reshape(self._count * runs, run)
             chosen = self._pattern[offset : offset + runs] * runs + torch.arange(runs)
             torch.index_select(rows, 0, chosen, out=target[: runs * run].view(runs, run))
@@ -187,9 +169,20 @@ class Mixer:
     def content(self, recipe: Recipe) -> list[torch.Tensor]:
         """A private copy of a content."""
         made = [torch.empty_like(stacked[0]) for stacked in self._tensors]
-        self.make(recipe, made)
+        self.fill([(recipe, made)])
         return made
 
 
 def _run(numel: int) -> int:
     return RUN if numel >= _LARGE else 1
+
+
+def _distance(targets: Sequence[torch.Tensor]) -> int | None:
+    """Elements from one target to the next, where they lie in order, at equal distances in one memory; otherwise nothing."""
+    begin, memory = targets[0].storage_offset(), targets[0].untyped_storage().data_ptr()
+    distance = targets[1].storage_offset() - begin if len(targets) > 1 else targets[0].numel()
+    regular = all(
+        target.storage_offset() == begin + number * distance and target.untyped_storage().data_ptr() == memory
+        for number, target in enumerate(targets)
+    )
+    return distance if regular and (distance > 0 or len(targets) == 1) else None

@@ -41,6 +41,11 @@ class Host:
         self._send(call)
         return self._reply(call)
 
+    def _call_soon(self, call: HostCall) -> None:
+        """A call whose answer `settle`, or the next call, takes."""
+        self._send(call)
+        self._pending.append(call)
+
     def _reply(self, call: HostCall) -> tuple[bytes, list[int]]:
         data, fds = self.channel.receive_with_fds()
         reply = decode_to_referee(data)
@@ -92,9 +97,7 @@ class Host:
         if switch is not None:
             os.pwrite(switch[0], switch[1], 0)
             return
-        call = HostCall(what="thaw", runner=runner)
-        self._send(call)
-        self._pending.append(call)
+        self._call_soon(HostCall(what="thaw", runner=runner))
 
     def settle(self) -> None:
         """Take the answer that `thaw_soon` did not wait for."""
@@ -111,9 +114,7 @@ class Host:
 
     def kill_soon(self, runner: str) -> None:
         """End a runner's sandbox; its processes are gone when `settle` (or the next call) returns."""
-        call = HostCall(what="kill", runner=runner)
-        self._send(call)
-        self._pending.append(call)
+        self._call_soon(HostCall(what="kill", runner=runner))
         self._frozen.discard(runner)
 
     def ended(self, runner: str) -> SandboxEnding:

@@ -35,7 +35,8 @@ from kernelevo_searcher.inputs import BadInput, read_candidate, read_problem
 from kernelevo_searcher.state import is_ours
 
 if TYPE_CHECKING:
-    from kernelevo_api.types import Progress
+    from kernelevo_api.types import Problem, Progress
+    from kernelevo_searcher.settings import SearcherSettings
 
 __all__ = ["compare", "evaluate"]
 
@@ -62,22 +63,7 @@ def evaluate(
         settings = settings_from(evaluator, baseline=checked_baseline(baseline))
         task = read_problem(problem)
         source = read_candidate(candidate)
-        with tempfile.TemporaryDirectory(prefix="kernelevo-", ignore_cleanup_errors=True) as folder:
-            try:
-                evaluation = run_interruptibly(
-                    runs.evaluate(
-                        task,
-                        source,
-                        settings,
-                        folder=Path(folder),
-                        effort=_effort(effort),
-                        fresh=fresh,
-                        accept_refused=accept_refused,
-                        on_progress=_show_progress,
-                    )
-                )
-            finally:
-                _wipe_progress()
+        evaluation = _evaluated(task, source, settings, effort=effort, fresh=fresh, accept_refused=accept_refused)
         if as_json:
             typer.echo(json.dumps(to_json(evaluation), allow_nan=False))
         else:
@@ -105,22 +91,9 @@ def compare(
         settings = settings_from(evaluator)
         task = read_problem(problem)
         source_a, source_b = read_candidate(a, "candidate A"), read_candidate(b, "candidate B")
-        with tempfile.TemporaryDirectory(prefix="kernelevo-", ignore_cleanup_errors=True) as folder:
-            try:
-                evaluation = run_interruptibly(
-                    runs.evaluate(
-                        task,
-                        source_b,
-                        settings,
-                        folder=Path(folder),
-                        effort=_effort(effort),
-                        against=source_a,
-                        accept_refused=accept_refused,
-                        on_progress=_show_progress,
-                    )
-                )
-            finally:
-                _wipe_progress()
+        evaluation = _evaluated(
+            task, source_b, settings, effort=effort, against=source_a, accept_refused=accept_refused
+        )
         outcome = _comparison(evaluation)
         if as_json:
             typer.echo(json.dumps({"outcome": outcome, "evaluation": to_json(evaluation)}, allow_nan=False))
@@ -140,6 +113,36 @@ def _comparison(evaluation: Evaluation) -> str:
     if timing.speedup.low > 1.0:
         return "faster"
     return "slower" if timing.speedup.high < 1.0 else "indistinguishable"
+
+
+def _evaluated(
+    task: Problem,
+    source: str,
+    settings: SearcherSettings,
+    *,
+    effort: str,
+    accept_refused: bool,
+    against: str | None = None,
+    fresh: bool = False,
+) -> Evaluation:
+    """One candidate judged, with its progress shown meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="kernelevo-", ignore_cleanup_errors=True) as folder:
+        try:
+            return run_interruptibly(
+                runs.evaluate(
+                    task,
+                    source,
+                    settings,
+                    folder=Path(folder),
+                    effort=_effort(effort),
+                    against=against,
+                    fresh=fresh,
+                    accept_refused=accept_refused,
+                    on_progress=_show_progress,
+                )
+            )
+        finally:
+            _wipe_progress()
 
 
 def _effort(name: str) -> Effort:

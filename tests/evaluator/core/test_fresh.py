@@ -58,7 +58,7 @@ def test_a_recipe_makes_the_same_content_again():
     mixer = Mixer(real_sets())
     recipe = mixer.draw(1)[0]
     into = [torch.empty_like(t) for t in mixer.content(recipe)]
-    mixer.make(recipe, into)
+    mixer.fill([(recipe, into)])
     assert key(into) == key(mixer.content(recipe))
 
 
