@@ -43,7 +43,7 @@ def once(seed: int, evaluations: int) -> dict[str, Any]:
         sys.exit(f"exit code {done.returncode}, seed {seed}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     speedup = {name: float(value) for name, value in match.groupdict().items()}
     print(f"seed {seed}: {seconds:.1f} s, {lines[-1].strip()}", flush=True)
-    return {"seed": seed, "seconds": seconds, **speedup, "output": done.stdout}
+    return {"seed": seed, "seconds": seconds, **speedup, "output": done.stdout.replace(sys.prefix, "…")}
 
 
 def quote(run: dict[str, Any], path: Path = ROOT / "README.md") -> None:
