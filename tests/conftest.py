@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,6 +18,9 @@ import pytest
 
 from kernelevo_sandbox import DockerSandbox, SandboxUnavailable
 
+sys.path.insert(0, str(Path(__file__).parent))
+from supervise import children
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sys.executable).parent
 START_SECONDS = 120
 STOP_SECONDS = 90
-_PR_SET_CHILD_SUBREAPER = 36
 
 # What hangs shall cost the tests little; a build with torch's headers takes a minute, and timing waits on a busy host.
 LIMITS = {"BUILD_TIME_S": "240", "PREPARE_TIME_S": "30", "CHECK_TIME_S": "60", "RUN_TIME_S": "240"}
@@ -34,7 +35,7 @@ LIMITS = {"BUILD_TIME_S": "240", "PREPARE_TIME_S": "30", "CHECK_TIME_S": "60", "
 
 @dataclass(frozen=True)
 class ServedEvaluator:
-    """A running `kernelevo-evaluator serve`."""
+    """A running `kernelevo-evaluator serve`; `process` supervises it, and ends as it ends."""
 
     address: str
     process: subprocess.Popen[bytes]
@@ -54,17 +55,6 @@ class ServedEvaluator:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def children(pid: int) -> list[int]:
-    """Children of a process, of all its threads; none where it is gone."""
-    found = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    except OSError:
-        pass
-    return found
-
-
 @pytest.fixture(scope="session")
 def served_evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedEvaluator]:
     """One evaluator for the session. When it has ended, nothing that it started may be left."""
@@ -75,13 +65,17 @@ def served_evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     log = folder / "log"
     variables = {"STATE_DIR": str(folder / "state"), "LISTEN": address, "LOG_FORMAT": "console", **LIMITS}
     environment = os.environ | {f"KERNELEVO_EVALUATOR_{name}": value for name, value in variables.items()}
-    # Orphans of the evaluator come to this process instead of to init, and so can be counted.
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    before = set(children(os.getpid()))
+    outlived = folder / "outlived"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [SCRIPTS / "kernelevo-evaluator", "serve", "--exit-with-parent"],
+            [
+                sys.executable,
+                ROOT / "tests/supervise.py",
+                outlived,
+                SCRIPTS / "kernelevo-evaluator",
+                "serve",
+                "--exit-with-parent",
+            ],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -98,13 +92,9 @@ def served_evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
             process.kill()
             process.wait()
             code = None
-        left = set(children(os.getpid())) - before
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
     assert code == 0, f"the evaluator ended with {code} after SIGTERM:\n{served.log_tail()}"
-    assert not left, f"{len(left)} processes outlived the evaluator:\n{served.log_tail()}"
+    left = outlived.read_text()
+    assert not left, f"processes outlived the evaluator:\n{left}\n{served.log_tail()}"
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from case import Case, Problem
-from sources import HONEST, KERNEL, LINEAR, TINY, USES_KERNEL, WORK, linear, problem
+from sources import HONEST, KERNEL, LINEAR, LONGER, TINY, USES_KERNEL, WORK, linear, problem
 
 from kernelevo_api.types import Effort
 
@@ -272,7 +272,7 @@ CASES = [
         effort=Effort.FULL,
     ),
     _case(
-        27, "a kernel that is never called", ("finding:library_work",), linear(top=KERNEL), USES_KERNEL, problem=WORK
+        27, "a kernel that is never called", ("finding:library_work",), linear(top=KERNEL), USES_KERNEL, problem=LONGER
     ),
     _case(
         28,
@@ -280,15 +280,15 @@ CASES = [
         ("finding:falls_back", "finding:library_work"),
         linear("try:\n    return no_such_kernel(x)\nexcept Exception:\n    return torch.relu(self.linear(x))"),
         USES_KERNEL,
-        problem=WORK,
+        problem=LONGER,
     ),
     _case(
         28,
         "a subclass of the reference",
         ("finding:subclasses_model", "finding:library_work", "load_error"),
-        WORK.source + "\nclass ModelNew(Model):\n    pass\n",
+        LONGER.source + "\nclass ModelNew(Model):\n    pass\n",
         USES_KERNEL,
-        problem=WORK,
+        problem=LONGER,
     ),
     _case(
         28,
@@ -296,7 +296,7 @@ CASES = [
         ("finding:torch_compile", "finding:library_work"),
         linear(init="self.fast = torch.compile(self.compute, backend='eager')", body="return self.fast(x)"),
         USES_KERNEL,
-        problem=WORK,
+        problem=LONGER,
     ),
     _case(
         29,

@@ -37,6 +37,11 @@ WORK = Problem(
 )
 """The same with enough work a call that a block is many times longer than what starting and ending it costs."""
 
+LONGER = Problem(
+    source=LINEAR.source.replace("WIDTH = 48", "WIDTH = 512").replace("ROWS = 32", "ROWS = 192"),
+)
+"""The same with so much work a call that what torch and Python spend between operators is no part of it."""
+
 TWO = Problem(
     source="""
 import torch

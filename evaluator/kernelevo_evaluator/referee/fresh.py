@@ -25,6 +25,9 @@ _LARGE = 4096
 _WINDOW = 1 << 16
 _DEVICE_WINDOW = 1 << 22
 """Places in the secret pattern where a content may begin. A GPU's blocks hold a thousand of them."""
+_FEW = 64
+"""Mixed elements of which no two contents' patterns are the same by chance; of fewer, patterns are compared."""
+_TRIES = 100
 _WOVEN_BYTES = 256 << 20
 """Most memory for the patterns of contents that are woven at once."""
 
@@ -99,19 +102,42 @@ class Mixer:
         self._window = _DEVICE_WINDOW if self._woven else _WINDOW
         pattern = torch.randint(0, self._count, (longest + self._window,), generator=generator).to(device)
         self._pattern = pattern.to(torch.uint8) < (self._count + 1) // 2 if self._woven else pattern
-        self._used: set[Recipe] = set()
+        # What a few elements are made of is looked at on the host: patterns of so few repeat.
+        self._told = self._pattern[: self._window + _FEW].to(torch.uint8).cpu().numpy().tobytes()
+        self._used: set[object] = set()
 
     def draw(self, count: int) -> list[Recipe]:
-        """Recipes that were not drawn before, where there is something to mix; woven ones of one call are of the same sets."""
+        """Recipes of contents that were not drawn before; woven ones of one call are of the same sets.
+
+        Where so few elements are mixed that nothing new is found in `_TRIES` drawings, a content does repeat.
+        """
         pairs = self._count * max(1, self._count - 1) if self._woven else 1
         kinds = [secrets.randbelow(pairs) for _ in self._tensors]
         recipes: list[Recipe] = []
         while len(recipes) < count:
-            recipe = Recipe(tuple(kind + pairs * secrets.randbelow(self._window // pairs) for kind in kinds))
-            if recipe not in self._used or not self._tensors:
-                self._used.add(recipe)
-                recipes.append(recipe)
+            for _ in range(_TRIES):
+                recipe = Recipe(tuple(kind + pairs * secrets.randbelow(self._window // pairs) for kind in kinds))
+                made_of = self._made_of(recipe)
+                if made_of not in self._used:
+                    break
+            self._used.add(made_of)
+            recipes.append(recipe)
         return recipes
+
+    def _made_of(self, recipe: Recipe) -> tuple[object, ...]:
+        """What tells a content from others: of a tensor of few elements the set that each comes from, otherwise the offset."""
+        parts: list[object] = []
+        for stacked, offset in zip(self._tensors, recipe.offsets, strict=True):
+            runs = stacked.shape[1] // _run(stacked.shape[1])
+            if runs > _FEW:
+                parts.append(offset)
+            else:
+                pattern = self._told[offset : offset + runs]
+                if self._woven:
+                    first, second = self._sets_of(offset)
+                    pattern = bytes(first if chosen else second for chosen in pattern)
+                parts.append(pattern)
+        return tuple(parts)
 
     def fill(self, wanted: Iterable[tuple[Recipe, Sequence[torch.Tensor]]]) -> None:
         listed = list(wanted)

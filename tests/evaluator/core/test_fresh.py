@@ -114,6 +114,15 @@ def test_no_tensors_at_all():
     assert [mixer.content(mixer.draw(1)[0]) for _ in range(50)] == [[]] * 50
 
 
+@pytest.mark.parametrize("woven", [False, True])
+def test_contents_of_few_elements_repeat_only_when_there_are_no_more(woven: bool):
+    """Of 10 elements from two sets or four there are at least 1024 contents; of one element as many as there are sets."""
+    mixer = Mixer([[torch.rand(10) + number] for number in range(SETS)], woven=woven)
+    assert len({key(mixer.content(mixer.draw(1)[0])) for _ in range(300)}) == 300
+    single = Mixer([[torch.rand(1) + number] for number in range(SETS)], woven=woven)
+    assert len({key(single.content(single.draw(1)[0])) for _ in range(100)}) == SETS
+
+
 class TestWoven:
     """What a GPU's contents are made by, on the processor."""
 
