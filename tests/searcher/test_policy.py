@@ -172,6 +172,12 @@ def test_a_loser_is_screened_against_the_best_and_a_winner_is_measured_in_full()
     assert decide(state_of([*best, waiting])) == policy.Evaluate("c2", Effort.SCREEN, bound_speedup=1.48)
     promising = [*best, *candidate(2, 1.6, effort=Effort.SCREEN)]
     assert decide(state_of(promising)) == policy.Evaluate("c2", Effort.FULL)
+    better = [*promising, *candidate(3, 1.9, effort=Effort.SCREEN)]
+    assert decide(state_of(better)) == policy.Evaluate("c3", Effort.FULL), "the most promising first"
+    unsure = [*best, *candidate(2, 1.2, effort=Effort.SCREEN, width=0.5)]
+    assert not isinstance(decide(state_of(unsure)), policy.Evaluate), "a wide interval alone is no promise"
+    wide = [*candidate(1, 1.5, width=0.4), *candidate(2, 1.2, effort=Effort.SCREEN, width=0.5)]
+    assert decide(state_of(wide)) == policy.Evaluate("c2", Effort.FULL)
     beaten = [*best, *candidate(2, 1.2, effort=Effort.SCREEN)]
     assert decide(state_of(beaten)) == policy.Propose(ActionKind.TUNE, "c1") or isinstance(
         decide(state_of(beaten)), policy.Propose

@@ -126,6 +126,19 @@ def test_parameters_are_found_where_they_are() -> None:
         assert absent not in names
 
 
+@pytest.mark.parametrize(
+    "vectors", ["__m512 v = _mm512_loadu_ps(p);", "at::vec::Vectorized<float> v;", "#include <immintrin.h>"]
+)
+def test_the_processor_stays_named_where_vector_instructions_are(vectors: str) -> None:
+    source = f'load_inline(name="a", cpp_sources="{vectors}", extra_cflags=["-O2", "-march=native"])\n'
+    assert "extra_cflags:-march=native" not in values(source)
+    tunable = found(source)
+    changed = tunable.render(tuple({**values(source), "extra_cflags:-O": "-O3"}.values()))
+    assert '["-O3", "-march=native"' in changed
+    assert values(source.replace(vectors, "float v;"))["extra_cflags:-march=native"] == "on"
+    assert values(source.replace(', "-march=native"', ""))["extra_cflags:-march=native"] == "off"
+
+
 def test_a_hint_names_the_values() -> None:
     tunable = found(SOURCE)
     (block,) = [parameter for parameter in tunable.parameters if parameter.name == "BLOCK"]

@@ -41,9 +41,14 @@ def next_evaluation(state: RunState, resources: Resources, *, paid_only: bool = 
     if state.requests_in_flight >= resources.slots:
         return None
     best = state.best
-    for candidate in state.candidates.values():
-        if _deserves_full(state, candidate) and _wanted(candidate, paid_only):
-            return Evaluate(candidate.id, Effort.FULL)
+    deserving = [
+        (candidate.speedup.value, -candidate.order, candidate.id)
+        for candidate in state.candidates.values()
+        if candidate.speedup is not None and _deserves_full(state, candidate) and _wanted(candidate, paid_only)
+    ]
+    if deserving:
+        # The most promising first: what it turns out to be may settle the others.
+        return Evaluate(max(deserving)[2], Effort.FULL)
     for candidate in waiting(state):
         if not _wanted(candidate, paid_only):
             continue
@@ -59,7 +64,11 @@ def _wanted(candidate: CandidateState, paid_only: bool) -> bool:
 
 
 def _deserves_full(state: RunState, candidate: CandidateState) -> bool:
-    """A screening whose interval leaves open that it beats the best."""
+    """A screening that leaves open that it beats the best: its interval reaches the best's figure, and its figure the best's
+    interval.
+
+    Either alone would not do on a busy host, whose short screenings have intervals so wide that they reach everything.
+    """
     screen = candidate.evaluations.get(Effort.SCREEN)
     if screen is None or Effort.FULL in candidate.evaluations or candidate.faults >= _MOST_FAULTS:
         return False
@@ -67,9 +76,13 @@ def _deserves_full(state: RunState, candidate: CandidateState) -> bool:
         return False
     if candidate.unevaluable or state.is_in_flight(candidate.id):
         return False
-    measured = [other.speedup for other in state.candidates.values() if Effort.FULL in other.evaluations]
-    best_value = max((ratio.value for ratio in measured if ratio is not None), default=0.0)
-    return candidate.speedup.high > best_value
+    measured = [
+        other.speedup
+        for other in state.candidates.values()
+        if Effort.FULL in other.evaluations and other.speedup is not None
+    ]
+    best = max(measured, key=lambda ratio: ratio.value, default=None)
+    return best is None or (candidate.speedup.high > best.value and candidate.speedup.value > best.low)
 
 
 # The end.

@@ -24,7 +24,8 @@ _MACRO = re.compile(r"-D(?P<name>\w+)=(?P<value>[0-9]+)")
 _LEVELS = ("-O2", "-O3")
 OFF, ON = "off", "on"
 
-_HOST_SWITCHES = {"-march=native": 3.2, "-ffast-math": 2.6, "-funroll-loops": 1.0}
+_NATIVE = "-march=native"
+_HOST_SWITCHES = {_NATIVE: 3.2, "-ffast-math": 2.6, "-funroll-loops": 1.0}
 _DEVICE_SWITCHES = {"--use_fast_math": 2.2}
 
 
@@ -63,10 +64,15 @@ class FlagSite:
     device: bool = False
     """For the device's compiler rather than the host's."""
     openmp: bool = False
+    vectors: bool = False
+    """The source names vector instructions, for which the compiler has to know the processor."""
 
     @property
     def _switches(self) -> dict[str, float]:
-        return _DEVICE_SWITCHES if self.device else host_switches(self.openmp)
+        switches = _DEVICE_SWITCHES if self.device else host_switches(self.openmp)
+        if self.vectors and any(element.flag == _NATIVE for element in self.elements):
+            return {switch: leverage for switch, leverage in switches.items() if switch != _NATIVE}
+        return switches
 
     @cached_property
     def _levels(self) -> list[int]:

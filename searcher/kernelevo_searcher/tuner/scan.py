@@ -29,6 +29,10 @@ _FLAG_NAME = re.compile(r"(?i)(c|cxx|cpp|cuda|nvcc|compile|compiler)?_?(c?flags|
 _DEVICE_NAME = re.compile(r"(?i)cuda|nvcc")
 _LEVEL_FLAG = re.compile(r"-O(?:[0-3s]|fast)")
 _PRAGMA_OMP = re.compile(r"#\s*pragma\s+omp\b")
+_VECTORS = re.compile(
+    r"\b(?:[a-z]+mmintrin\.h|immintrin\.h|arm_neon\.h|_mm(?:256|512)?_\w+|__m(?:128|256|512)\w*|CPU_CAPABILITY\w*|at::vec)\b"
+)
+"""Vector instructions by name, as people and TorchInductor write them."""
 
 
 def find_parameters(source: str) -> TunableSource | None:
@@ -39,7 +43,7 @@ def find_parameters(source: str) -> TunableSource | None:
         return None
     if module.code != source:
         return None
-    finder = _Finder(source, openmp=_PRAGMA_OMP.search(source) is not None)
+    finder = _Finder(source, openmp=_PRAGMA_OMP.search(source) is not None, vectors=_VECTORS.search(source) is not None)
     try:
         MetadataWrapper(module, unsafe_skip_copy=True).visit(finder)
     except RecursionError:
@@ -50,10 +54,11 @@ def find_parameters(source: str) -> TunableSource | None:
 class _Finder(cst.CSTVisitor):
     METADATA_DEPENDENCIES = (PositionProvider, ParentNodeProvider)
 
-    def __init__(self, source: str, *, openmp: bool) -> None:
+    def __init__(self, source: str, *, openmp: bool, vectors: bool) -> None:
         super().__init__()
         self._source = source
         self._openmp = openmp
+        self._vectors = vectors
         self._line_starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", source))]
         self._found: list[tuple[Site, tuple[Parameter, ...]]] = []
         self._flag_names: dict[str, int] = {}
@@ -245,6 +250,7 @@ class _Finder(cst.CSTVisitor):
                 closing_indent=closing_indent,
                 device=_DEVICE_NAME.search(name) is not None,
                 openmp=self._openmp,
+                vectors=self._vectors,
             )
         )
 
@@ -266,6 +272,7 @@ class _Finder(cst.CSTVisitor):
                 lead=", extra_cflags=",
                 elements=(),
                 openmp=self._openmp,
+                vectors=self._vectors,
             )
         )
 
