@@ -7,7 +7,8 @@ were sent. Nothing here parses a payload.
     ChannelError
     ├── ChannelClosed    the other side is gone
     ├── ChannelTimeout   nothing whole arrived before the deadline
-    └── FrameInvalid     the other side broke the framing: too long, or descriptors where none may be
+    └── FrameInvalid     the other side broke the framing: descriptors where none may be
+        └── FrameTooLong     or a message longer than what is taken
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class FrameInvalid(ChannelError):
     """The other side broke the framing."""
 
 
+class FrameTooLong(FrameInvalid):
+    """A message longer than what is taken."""
+
+
 def _header(payload: bytes, fds: Sequence[int]) -> bytes:
     if len(fds) > MAXIMUM_DESCRIPTORS:
         raise ValueError(f"at most {MAXIMUM_DESCRIPTORS} descriptors in a frame, not {len(fds)}")
@@ -56,7 +61,7 @@ def _header(payload: bytes, fds: Sequence[int]) -> bytes:
 def _parse_header(header: bytes, limit: int) -> tuple[int, int]:
     length, count = HEADER.unpack(header)
     if length > limit:
-        raise FrameInvalid(f"a message of {length} bytes; at most {limit} are taken")
+        raise FrameTooLong(f"a message of {length} bytes; at most {limit} are taken")
     return length, count
 
 

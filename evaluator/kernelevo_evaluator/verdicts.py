@@ -26,6 +26,12 @@ def explain_ending(ending: SandboxEnding, whose: str) -> tuple[Verdict, LimitKin
             return Verdict.SANDBOX_VIOLATION, None, f"{whose} made a system call that the sandbox forbids"
         case SandboxEnd.SIGNALED:
             name = _signal_name(ending.signal)
+            if ending.signal == signal.SIGXFSZ:
+                return (
+                    Verdict.CRASHED,
+                    LimitKind.FILE_SIZE,
+                    f"{whose} was ended by {name}: it wrote a file beyond its limit",
+                )
             return Verdict.CRASHED, None, f"{whose} was ended by {name}{_hint(ending.signal)}"
         case SandboxEnd.KILLED:
             return Verdict.CRASHED, None, f"{whose} closed its channel and was ended"

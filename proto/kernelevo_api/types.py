@@ -163,6 +163,8 @@ class LimitKind(enum.Enum):
     OUTPUT = "output"
     FILE_SIZE = "file_size"
     MESSAGE_SIZE = "message_size"
+    OPEN_FILES = "open_files"
+    TEMPORARY_FILES = "temporary_files"
 
 
 class SandboxEnd(enum.Enum):

@@ -7,7 +7,7 @@ to nothing.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -268,7 +268,11 @@ class Traced(msgspec.Struct, frozen=True, tag="traced", forbid_unknown_fields=Tr
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
-    """User code failed. `kind`: "syntax", "import", "construct", "interface", "runtime", "memory" or "unsupported"."""
+    """User code failed. `kind`: "syntax", "import", "construct", "interface", "runtime", "memory" or "unsupported".
+
+    `limit`: which limit of the sandbox it ran into, by the error's own number: "file_size", "open_files", "processes" or
+    "temporary_files"; empty where none.
+    """
 
     nonce: int
     kind: _Name
@@ -276,6 +280,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
     message: _Text
     traceback: _Text = ""
     line: _Line | None = None
+    limit: Literal["", "file_size", "open_files", "processes", "temporary_files"] = ""
 
 
 class SeedWritten(msgspec.Struct, frozen=True, tag="seed", forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from kernelevo_api.types import LimitKind, RaisedError, SandboxEnding, Stage, Verdict
-from kernelevo_evaluator.channel import Channel, ChannelClosed, ChannelTimeout, FrameInvalid
+from kernelevo_evaluator.channel import Channel, ChannelClosed, ChannelTimeout, FrameInvalid, FrameTooLong
 from kernelevo_evaluator.messages.codec import REPLY_LIMIT, MessageInvalid, encode
 from kernelevo_evaluator.messages.runner import Done, Failed, Run, decode_reply
 from kernelevo_evaluator.referee.outcome import Decided
@@ -111,7 +111,9 @@ class Runner:
             ) from None
         except (FrameInvalid, MessageInvalid) as error:
             raise self._decided(
-                Verdict.SANDBOX_VIOLATION, f"{self._whose} wrote on the result channel: {error}"
+                Verdict.SANDBOX_VIOLATION,
+                f"{self._whose} wrote on the result channel: {error}",
+                limit=LimitKind.MESSAGE_SIZE if isinstance(error, FrameTooLong) else None,
             ) from error
         if isinstance(reply, Failed):
             raise RunnerFailed(reply)
@@ -157,7 +159,11 @@ class Runner:
         return self._decided(
             verdict,
             message if self._blame is None else f"the reference failed: {message}",
-            limit=LimitKind.MEMORY if verdict is Verdict.OUT_OF_MEMORY else None,
+            limit=LimitKind.MEMORY
+            if verdict is Verdict.OUT_OF_MEMORY
+            else LimitKind(failure.limit)
+            if failure.limit
+            else None,
             error=RaisedError(
                 type=failure.error, message=failure.message, traceback=failure.traceback, line=failure.line
             ),

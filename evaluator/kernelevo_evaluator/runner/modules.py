@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import re
 import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernelevo_evaluator.messages.runner import Failed
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+_Limit = Literal["", "file_size", "open_files", "processes", "temporary_files"]
+_LIMITS: dict[int | None, _Limit] = {
+    errno.EFBIG: "file_size",
+    errno.EMFILE: "open_files",
+    errno.EAGAIN: "processes",
+    errno.ENOSPC: "temporary_files",
+    errno.EDQUOT: "temporary_files",
+}
+"""EAGAIN: nothing that blocks is read without blocking here, so it is a process or thread that could not be started."""
+_NO_THREAD = re.compile("can't start new thread")
 _MESSAGE_CHARACTERS = 4000
 _TRACEBACK_CHARACTERS = 8000
 
@@ -63,4 +75,17 @@ def failed(nonce: int, kind: str, error: BaseException, module_name: str) -> Fai
         message=_text(error, _MESSAGE_CHARACTERS),
         traceback=frames,
         line=line if isinstance(line, int) else None,
+        limit=_limit_of(error),
     )
+
+
+def _limit_of(error: BaseException) -> _Limit:
+    """Which limit of the sandbox says no in this error, or in one that it came from."""
+    seen: BaseException | None = error
+    for _ in range(8):
+        if isinstance(seen, OSError) and seen.errno in _LIMITS:
+            return _LIMITS[seen.errno]
+        if isinstance(seen, RuntimeError) and _NO_THREAD.search(_text(seen, _MESSAGE_CHARACTERS)):
+            return "processes"
+        seen = seen.__cause__ or seen.__context__ if seen is not None else None
+    return ""

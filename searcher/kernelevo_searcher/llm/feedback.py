@@ -49,6 +49,11 @@ _LIMITS = {
     LimitKind.RUN_TIME: "the timed calls took too long: far slower than the reference, or it hangs",
     LimitKind.MEMORY: "it used more host memory than allowed",
     LimitKind.DEVICE_MEMORY: "it used more device memory than allowed",
+    LimitKind.PROCESSES: "it started more processes or threads than allowed",
+    LimitKind.OUTPUT: "it printed more than allowed",
+    LimitKind.FILE_SIZE: "it wrote a file larger than allowed",
+    LimitKind.OPEN_FILES: "it opened more files than allowed",
+    LimitKind.TEMPORARY_FILES: "its temporary files took more space than allowed",
 }
 
 

@@ -182,6 +182,29 @@ async def test_timeouts(bench, source, limit, stage):
     await bench.works()
 
 
+@pytest.mark.parametrize(
+    ("body", "limit"),
+    [
+        ("open('/tmp/big', 'wb').write(bytes(100 << 20))", LimitKind.TEMPORARY_FILES),
+        ("os.truncate(os.memfd_create('big'), 1 << 30)", LimitKind.FILE_SIZE),
+        ("files = [open('/dev/null') for _ in range(2000)]", LimitKind.OPEN_FILES),
+        (
+            "for _ in range(500): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            LimitKind.PROCESSES,
+        ),
+    ],
+    ids=lambda value: value.value if isinstance(value, LimitKind) else "",
+)
+async def test_a_limit_that_says_no_is_named(bench, body, limit):
+    evaluation = await bench.judge(candidate(body))
+    assert (evaluation.verdict, evaluation.limit) == (Verdict.RUNTIME_ERROR, limit), evaluation.message
+
+
+async def test_a_message_that_is_too_long_is_named(bench):
+    evaluation = await bench.judge(candidate("os.write(3, struct.pack('>IB', 0xffffffff, 0))"))
+    assert (evaluation.verdict, evaluation.limit) == (Verdict.SANDBOX_VIOLATION, LimitKind.MESSAGE_SIZE)
+
+
 # --- The result channel
 
 SEND = """

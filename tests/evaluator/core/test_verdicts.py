@@ -50,6 +50,11 @@ def test_signals_are_named(number, words):
     assert words in explain_ending(SandboxEnding(kind=SandboxEnd.SIGNALED, signal=number), "it")[2]
 
 
+def test_a_file_beyond_its_limit_is_named():
+    ending = SandboxEnding(kind=SandboxEnd.SIGNALED, signal=signal.SIGXFSZ)
+    assert explain_ending(ending, "it")[:2] == (Verdict.CRASHED, LimitKind.FILE_SIZE)
+
+
 def test_memory_says_how_much():
     ending = SandboxEnding(kind=SandboxEnd.OUT_OF_MEMORY, peak_memory_bytes=300 << 20)
     assert "300 MiB" in explain_ending(ending, "it")[2]

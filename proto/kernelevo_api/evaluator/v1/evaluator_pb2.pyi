@@ -369,6 +369,8 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     LIMIT_KIND_OUTPUT: _LimitKind.ValueType  # 9
     LIMIT_KIND_FILE_SIZE: _LimitKind.ValueType  # 10
     LIMIT_KIND_MESSAGE_SIZE: _LimitKind.ValueType  # 11
+    LIMIT_KIND_OPEN_FILES: _LimitKind.ValueType  # 12
+    LIMIT_KIND_TEMPORARY_FILES: _LimitKind.ValueType  # 13
 
 class LimitKind(_LimitKind, metaclass=_LimitKindEnumTypeWrapper):
     """Which limit ended an evaluation."""
@@ -385,6 +387,8 @@ LIMIT_KIND_PROCESSES: LimitKind.ValueType  # 8
 LIMIT_KIND_OUTPUT: LimitKind.ValueType  # 9
 LIMIT_KIND_FILE_SIZE: LimitKind.ValueType  # 10
 LIMIT_KIND_MESSAGE_SIZE: LimitKind.ValueType  # 11
+LIMIT_KIND_OPEN_FILES: LimitKind.ValueType  # 12
+LIMIT_KIND_TEMPORARY_FILES: LimitKind.ValueType  # 13
 Global___LimitKind: _TypeAlias = LimitKind  # noqa: Y015
 
 class _SandboxEnd:
