@@ -123,6 +123,7 @@ CASES = [
         twin=linear("os.getpid(); return self.compute(x)"),
         problem=LINEAR,
     ),
+    # The first process of a sandbox's namespace is its own shell in some: it holds nothing that the program does not hold.
     Case(
         entry=6,
         part="/proc/*/mem",
@@ -130,7 +131,7 @@ CASES = [
         cheat=linear(
             """
             for name in os.listdir("/proc"):
-                if name.isdigit() and int(name) != os.getpid():
+                if name.isdigit() and int(name) not in (1, os.getpid()):
                     try:
                         open(f"/proc/{name}/mem", "r+b").close()
                         return self.compute(x)
@@ -150,7 +151,7 @@ CASES = [
             """
             found = []
             for pid in os.listdir("/proc"):
-                if pid.isdigit() and int(pid) != os.getpid():
+                if pid.isdigit() and int(pid) not in (1, os.getpid()):
                     try:
                         found += os.listdir(f"/proc/{pid}/fd")
                     except OSError:
