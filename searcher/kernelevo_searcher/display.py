@@ -39,7 +39,16 @@ if TYPE_CHECKING:
 
     from kernelevo_searcher.state import RunState
 
-__all__ = ["Display", "describe_evaluation", "ledger_lines", "line_of", "open_display", "plain", "ratio_text"]
+__all__ = [
+    "Display",
+    "describe_evaluation",
+    "drain_line",
+    "ledger_lines",
+    "line_of",
+    "open_display",
+    "plain",
+    "ratio_text",
+]
 
 _LONGEST_IDEA = 80
 _EXCERPT_LINES = 12
@@ -136,10 +145,22 @@ def _what(proposed: CandidateProposed) -> str:
     return f"{proposed.action.value}{parent}: {_one_line(proposed.idea, _LONGEST_IDEA)}"
 
 
-def _status(state: RunState, began: float, doing: dict[str, str]) -> str:
+def drain_line(state: RunState | None) -> str:
+    """What a run that is asked to end does about it; `state` is absent while nothing was heard of the run."""
+    calls, evaluations = (len(state.calls), len(state.in_flight)) if state is not None else (0, 0)
+    waited = [
+        f"{count} {name}{'s' if count > 1 else ''}"
+        for count, name in ((calls, "model call"), (evaluations, "evaluation"))
+        if count
+    ]
+    waiting = f"waiting for {' and '.join(waited)}" if waited else "nothing is under way"
+    return f"stopping: nothing new is started, {waiting}; a second Ctrl-C stops at once"
+
+
+def _status(state: RunState, began: float, doing: dict[str, str], *, draining: bool) -> str:
     settings = state.settings
     minutes, seconds = divmod(int(time.monotonic() - began), 60)
-    parts = [f"{minutes}:{seconds:02d}"]
+    parts = [f"{minutes}:{seconds:02d}", *(["stopping"] if draining else [])]
     limit = f"/{settings.evaluations}" if settings.evaluations is not None else ""
     parts.append(f"{state.evaluated}{limit} evaluated")
     if settings.models:
@@ -186,6 +207,8 @@ class Display(Protocol):
 
     def progress(self, candidate_id: str, progress: Progress) -> None: ...
 
+    def draining(self) -> None: ...
+
 
 class PlainDisplay:
     """One line for each event."""
@@ -193,6 +216,7 @@ class PlainDisplay:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._stage = ""
+        self._state: RunState | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -202,6 +226,7 @@ class PlainDisplay:
 
     def observe(self, record: Record, state: RunState) -> None:
         """Show an event."""
+        self._state = state
         line = line_of(record, state)
         if line is not None:
             self._say(line)
@@ -212,6 +237,10 @@ class PlainDisplay:
         if not candidate_id and stage and stage != self._stage:
             self._stage = stage
             self._say(f"  {stage}: {_one_line(progress.message, 120)}")
+
+    def draining(self) -> None:
+        """Tell that the run was asked to end."""
+        self._say(drain_line(self._state))
 
     def _say(self, line: str) -> None:
         self._stream.write(f"{line}\n")
@@ -225,6 +254,7 @@ class LiveDisplay:
         self._console = console
         self._state: RunState | None = None
         self._doing: dict[str, str] = {}
+        self._draining = False
         self._began = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
 
@@ -239,7 +269,8 @@ class LiveDisplay:
         if self._state is None:
             doing = next(iter(self._doing.values()), "starting the evaluator")
             return Text(f"{doing} …", style="dim")
-        return Text(_status(self._state, self._began, self._doing), style="bold", overflow="ellipsis", no_wrap=True)
+        status = _status(self._state, self._began, self._doing, draining=self._draining)
+        return Text(status, style="bold", overflow="ellipsis", no_wrap=True)
 
     def observe(self, record: Record, state: RunState) -> None:
         """Show an event."""
@@ -256,6 +287,11 @@ class LiveDisplay:
         """Show where an evaluation is."""
         stage = progress.stage.value if progress.stage is not None else progress.message
         self._doing[candidate_id] = plain(stage)
+
+    def draining(self) -> None:
+        """Tell that the run was asked to end."""
+        self._draining = True
+        self._console.print(Text(drain_line(self._state), style="bold"), soft_wrap=True)
 
 
 def _style(record: Record) -> str:

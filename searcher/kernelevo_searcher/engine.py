@@ -16,6 +16,7 @@ from kernelevo_api.pool import NotEvaluated
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Language, Problem
 from kernelevo_searcher import policy
 from kernelevo_searcher.dedupe import normal_digest
+from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.events import (
     CandidateProposed,
     DuplicateSkipped,
@@ -45,7 +46,7 @@ from kernelevo_searcher.proposers import ActionKind, Proposer, Usage
 from kernelevo_searcher.tuner.tuner import Tuner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from kernelevo_api.pool import EvaluatorPool, Notice
     from kernelevo_api.types import Evaluation, Progress, Ratio
@@ -92,6 +93,7 @@ class Engine:
         observe: told every event once it is written, with the state that it led to.
         on_progress: told where an evaluation is (candidate's id; empty for the registration), advisory.
         settings: what to go on with, in place of what the log says.
+        drain: asks the run to end early.
     """
 
     def __init__(
@@ -104,11 +106,14 @@ class Engine:
         observe: Callable[[Record, RunState], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
         settings: RunSettings | None = None,
+        drain: Drain | None = None,
     ) -> None:
         self._journal = Journal(store, observe)
         self._pool = pool
         self._on_progress = on_progress
         self._wake = asyncio.Event()
+        self._drain = drain or Drain()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._pauses = Pauses(self._journal, self._wake.set)
         self._calls = ModelCalls(
             self._journal,
@@ -136,7 +141,7 @@ class Engine:
     # The run.
 
     async def run(self) -> RunState:
-        """Work until the run is finished.
+        """Work until the run is finished, or until it has drained: then `finished` is absent, and the run can be resumed.
 
         Raises:
             NoEvaluator: none can be used.
@@ -146,18 +151,29 @@ class Engine:
             self._journal.write(RunResumed(settings=self._new_settings), *self._calls.settle_lost())
             if self.state.finished is not None:
                 return self.state
-        await self._connect()
+        async with self._drain.preparing():
+            await self._connect()
+        if self._drain.asked:
+            return self.state
         try:
             async with asyncio.TaskGroup() as tasks:
-                looking = tasks.create_task(self._pool.watch())
+                self._begin(tasks, self._pool.watch())
                 for started in tuple(self.state.in_flight.values()):
-                    tasks.create_task(self._evaluate(started))
-                await self._loop(tasks)
-                looking.cancel()
+                    self._begin(tasks, self._evaluate(started))
+                with self._drain.telling(self._wake.set):
+                    await self._loop(tasks)
+                # Who still waits, waits for an endpoint that does not answer.
+                for task in tuple(self._tasks):
+                    task.cancel()
         except BaseExceptionGroup as group:
             # Whatever fails, fails for one reason; the first task that met it has the message.
             raise group.exceptions[0] from group
         return self.state
+
+    def _begin(self, tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
+        task = tasks.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _connect(self) -> None:
         state = self.state
@@ -196,6 +212,10 @@ class Engine:
         while True:
             self._wake.clear()
             action = policy.decide(self.state, self._resources(), self._journal.rng("decide"))
+            if self._drain.asked and action is not policy.Finish.FINISH:
+                if self._drained():
+                    return
+                action = policy.Wait.WAIT
             match action:
                 case policy.Wait.WAIT:
                     await self._sleep()
@@ -210,7 +230,7 @@ class Engine:
                     name, source, proposer = self._seeds[index]
                     self._propose(source, ActionKind.SEED, proposer=proposer, idea=name)
                 case policy.Evaluate():
-                    tasks.create_task(self._evaluate(self._start_evaluation(action)))
+                    self._begin(tasks, self._evaluate(self._start_evaluation(action)))
                 case policy.Propose(ActionKind.TUNE, parent_id):
                     assert parent_id is not None
                     self._tune(parent_id)
@@ -218,9 +238,13 @@ class Engine:
                     request = self._calls.request(action)
                     call = self._calls.start(action, request)
                     if call is not None:
-                        tasks.create_task(self._calls.ask(call, request))
+                        self._begin(tasks, self._calls.ask(call, request))
             # Tasks that were started get their turn, however busy the loop is.
             await asyncio.sleep(0)
+
+    def _drained(self) -> bool:
+        """Whether nobody works for us any more. What no evaluator holds, as none answers, is sent again by who resumes."""
+        return not self.state.calls and not self._pool.outstanding
 
     def _resources(self) -> policy.Resources:
         return policy.Resources(
@@ -236,7 +260,7 @@ class Engine:
     async def _sleep(self) -> None:
         """Until something comes back, or the time is up."""
         left = None
-        if self.state.settings.minutes is not None and self.state.stop is None:
+        if self.state.settings.minutes is not None and self.state.stop is None and not self._drain.asked:
             left = max(0.0, self.state.settings.minutes * 60 - self._active_s()) + 0.05
         try:
             async with asyncio.timeout(left):

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import uuid
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kernelevo_api.errors import CallRefused
 from kernelevo_api.pool import NotEvaluated
 from kernelevo_api.types import BaselineKind, Candidate, Effort, EvaluateRequest, Problem
+from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.engine import Engine, start_events
 from kernelevo_searcher.evaluators import open_evaluators
 from kernelevo_searcher.open_models import OpenModels, open_models
@@ -111,8 +113,9 @@ async def evolve(
     accept_refused: bool = False,
     observe: Callable[[Record, RunState], None] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
+    drain: Drain | None = None,
 ) -> RunState:
-    """A new run, to its end.
+    """A new run, to its end; or, where `drain` asks for it, until what is under way has come back.
 
     Raises:
         StoreError: the folder cannot be used.
@@ -123,7 +126,7 @@ async def evolve(
     event, texts = start_events(version=package_version(), problem=problem, settings=run, start=start)
     with RunStore.create(run_dir) as store:
         store.append(event, texts=texts)
-        return await _work(store, run, settings, models, observe, on_progress)
+        return await _work(store, run, settings, models, observe, on_progress, drain or Drain())
 
 
 async def resume(
@@ -133,10 +136,12 @@ async def resume(
     *,
     observe: Callable[[Record, RunState], None] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
+    drain: Drain | None = None,
 ) -> RunState:
     """Go on with a run.
 
     Args:
+        drain: asks it to end early, once what is under way has come back.
         changes: settings of the run to change, by name; all others are as they were. "endpoint" changes fields of
             each of its models.
 
@@ -148,7 +153,8 @@ async def resume(
         run = changed_settings(before.settings, dict(changes))
         if before.finished is not None and run == before.settings:
             return before
-        return await _work(store, run, settings, open_models(run, os.environ), observe, on_progress)
+        models = open_models(run, os.environ)
+        return await _work(store, run, settings, models, observe, on_progress, drain or Drain())
 
 
 def changed_settings(run: RunSettings, changes: dict[str, Any]) -> RunSettings:
@@ -166,9 +172,15 @@ async def _work(
     models: OpenModels,
     observe: Callable[[Record, RunState], None] | None,
     on_progress: Callable[[str, Progress], None] | None,
+    drain: Drain,
 ) -> RunState:
     try:
-        async with open_evaluators(run.evaluators, settings, store.run_dir / "evaluator") as pool:
+        async with AsyncExitStack() as stack:
+            opened = open_evaluators(run.evaluators, settings, store.run_dir / "evaluator")
+            async with drain.preparing():
+                pool = await stack.enter_async_context(opened)
+            if drain.asked:
+                return replay(store.records())
             engine = Engine(
                 store,
                 pool,
@@ -177,6 +189,7 @@ async def _work(
                 observe=observe,
                 on_progress=on_progress,
                 settings=run,
+                drain=drain,
             )
             return await engine.run()
     finally:

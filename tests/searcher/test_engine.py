@@ -13,14 +13,18 @@ from kernelevo_api.errors import ContractViolation, ProblemRefused, TooLarge, Un
 from kernelevo_api.pool import Endpoint, EvaluatorPool, NoEvaluator, PoolSettings
 from kernelevo_api.types import Effort, Problem, Seed
 from kernelevo_searcher.best import best_kernel
+from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.engine import Engine, start_events
 from kernelevo_searcher.events import (
     DuplicateSkipped,
     EvaluationFailed,
     EvaluationFinished,
     EvaluationStarted,
+    EvaluatorChanged,
+    Event,
     ModelCallFailed,
     Paused,
+    Record,
     Resumed,
     RunSettings,
 )
@@ -29,6 +33,7 @@ from kernelevo_searcher.state import RunState, replay
 from kernelevo_searcher.store import RunStore, read_records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -291,3 +296,68 @@ async def test_a_finished_run_can_be_given_more(tmp_path: Path) -> None:
 async def test_a_run_without_limits_ends_when_nothing_improves(tmp_path: Path) -> None:
     state = await run(tmp_path, ScriptedEvaluator(), evaluations=None, patience=8)
     assert state.finished is not None and "nothing improved" in state.finished.reason
+
+
+async def drained(
+    folder: Path,
+    evaluator: ScriptedEvaluator,
+    proposer: ScriptedProposer | None,
+    when: Callable[[Event], bool],
+    pool_settings: PoolSettings | None = None,
+) -> RunState:
+    """A run that is asked to end at the first event for which `when` holds."""
+    event, texts = start_events(
+        version="0",
+        problem=Problem(source=PROBLEM, name="p"),
+        settings=RunSettings(evaluations=4, models=(SCRIPTED,) if proposer else ()),
+        start=[("k", KERNEL)],
+    )
+    drain = Drain()
+
+    def observe(record: Record, _state: RunState) -> None:
+        if when(record.event):
+            drain.ask()
+
+    with RunStore.create(folder) as store:
+        store.append(event, texts=texts)
+        pool = EvaluatorPool([Endpoint(name="one", transport=evaluator)], settings=pool_settings)
+        proposers = {"scripted": proposer} if proposer else None
+        state = await Engine(store, pool, proposers, observe=observe, drain=drain).run()
+    assert replay(read_records(folder)) == state
+    return state
+
+
+async def test_a_drain_does_not_wait_for_an_endpoint_that_does_not_answer(tmp_path: Path) -> None:
+    proposer = ScriptedProposer(failures=[EndpointUnreachable("away", retry_after_s=1e6) for _ in range(9)])
+    state = await drained(tmp_path, ScriptedEvaluator(), proposer, lambda event: isinstance(event, Paused))
+    assert state.finished is None and not state.calls and not state.in_flight and not state.paused
+
+
+async def test_a_drain_does_not_wait_for_evaluators_that_are_gone(tmp_path: Path) -> None:
+    evaluator = ScriptedEvaluator()
+
+    def gone(event: Event) -> bool:
+        evaluator.down |= isinstance(event, EvaluationStarted)
+        return isinstance(event, EvaluatorChanged)
+
+    state = await drained(tmp_path, evaluator, None, gone, PoolSettings(probe_s=1e6, rest_s=1e6))
+    # It is sent again, under its own id, by who resumes.
+    assert state.finished is None and state.requests_in_flight > 0
+
+
+async def test_a_run_with_nothing_left_to_begin_finishes_although_it_was_asked_to_drain(tmp_path: Path) -> None:
+    def last(event: Event) -> bool:
+        return isinstance(event, EvaluationStarted) and event.effort is Effort.FINAL
+
+    state = await drained(tmp_path / "one", ScriptedEvaluator(lanes=2), None, last)
+    # The drain came with the first of two verifications: the other was not begun.
+    assert state.finished is None and state.verifying is not None
+
+    started: list[Event] = []
+
+    def second(event: Event) -> bool:
+        started.extend([event] if last(event) else [])
+        return len(started) == 2
+
+    state = await drained(tmp_path / "two", ScriptedEvaluator(lanes=2), None, second)
+    assert state.finished is not None and state.finished.best_id is not None

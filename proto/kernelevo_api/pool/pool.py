@@ -193,6 +193,11 @@ class EvaluatorPool:
         now = asyncio.get_running_loop().time()
         return sum(one.slots(self.device) for one in self._members.endpoints if one.answers(now)) or 1
 
+    @property
+    def outstanding(self) -> int:
+        """Requests of ours that evaluators hold; those that wait for one to answer are not among them."""
+        return sum(one.outstanding for one in self._members.endpoints)
+
     async def connect(self, *, device: DeviceRequirement | None = None) -> Capabilities:
         """Ask every evaluator what it can do, and settle on one kind of device: speedups on different ones are not compared.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path  # noqa: TC003 - typer resolves it
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,16 +26,19 @@ from kernelevo_searcher.cli.common import (
     app,
     checked_baseline,
     reported_errors,
-    run_interruptibly,
     settings_from,
 )
+from kernelevo_searcher.cli.interrupts import run_draining
 from kernelevo_searcher.display import ledger_lines, open_display, plain, ratio_text
+from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.inputs import BadInput, read_candidate, read_problem, read_text
-from kernelevo_searcher.state import proves_speedup
+from kernelevo_searcher.state import proves_speedup, replay
+from kernelevo_searcher.store import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from kernelevo_searcher.display import Display
     from kernelevo_searcher.settings import SearcherSettings
     from kernelevo_searcher.spending import SpendingRow
     from kernelevo_searcher.state import RunState
@@ -104,6 +108,8 @@ def evolve(
     Without a model the parameters of your own kernel are tuned: constants, #defines, unrolling, threads, compiler flags, and
     Triton's num_warps and num_stages. A comment `# tune: 1, 2, 4` beside a constant names its values.
 
+    Ctrl-C, or SIGTERM, starts nothing new, waits for what is under way and tells how to go on; a second Ctrl-C stops at once.
+
     \b
     Examples:
       kernelevo evolve problem.py --start kernel.py --evaluations 25
@@ -134,11 +140,13 @@ def evolve(
             raise BadInput("name a problem (kernelevo evolve PROBLEM.py), or a run to go on with (--resume RUN).")
         settings = settings_from(evaluator, device=device, **flags)
         stream = sys.stderr if as_json else sys.stdout
-        display = open_display(stream)
+        display, drain = open_display(stream), Drain()
         if resume is not None:
             run_dir = resume
             changes = _changes(flags, evaluator, settings)
-            work = runs.resume(run_dir, settings, changes, observe=display.observe, on_progress=display.progress)
+            work = runs.resume(
+                run_dir, settings, changes, observe=display.observe, on_progress=display.progress, drain=drain
+            )
         else:
             assert problem is not None
             task = read_problem(problem)
@@ -152,11 +160,12 @@ def evolve(
                 accept_refused=accept_refused,
                 observe=display.observe,
                 on_progress=display.progress,
+                drain=drain,
             )
         stream.write(f"run: {run_dir}\n")
         stream.flush()
         with display:
-            state = _until_interrupted(work, run_dir)
+            state = _until_interrupted(work, run_dir, drain, display)
         _conclude(state, run_dir, as_json=as_json)
 
 
@@ -185,37 +194,53 @@ def _changes(flags: dict[str, Any], evaluator: list[str] | None, settings: Searc
     return changes
 
 
-def _until_interrupted(work: Coroutine[Any, Any, RunState], run_dir: Path) -> RunState:
+def _until_interrupted(work: Coroutine[Any, Any, RunState], run_dir: Path, drain: Drain, display: Display) -> RunState:
     try:
-        return run_interruptibly(work)
+        return run_draining(work, drain, display.draining)
     except KeyboardInterrupt:
-        raise Exit(NOT_DONE, f"stopped; nothing is lost. Go on with: kernelevo evolve --resume {run_dir}") from None
+        raise Exit(NOT_DONE, f"stopped at once; {_cut_off(run_dir)}. Go on with: {_to_resume(run_dir)}") from None
     except (EvaluatorError, NoEvaluator) as error:
         if isinstance(error, ProblemRefused):
             raise
-        raise Exit(
-            NOT_DONE, f"{error}\nNothing is lost. Once that is mended: kernelevo evolve --resume {run_dir}"
-        ) from error
+        raise Exit(NOT_DONE, f"{error}\nNothing is lost. Once that is mended: {_to_resume(run_dir)}") from error
+
+
+def _to_resume(run_dir: Path) -> str:
+    return f"kernelevo evolve --resume {shlex.quote(str(run_dir))}"
+
+
+def _cut_off(run_dir: Path) -> str:
+    """What becomes of what was under way."""
+    state = replay(read_records(run_dir))
+    lost = []
+    if state.calls:
+        reserved = sum(call.reserved_tokens for call in state.calls.values())
+        lost.append(f"{len(state.calls)} model calls count with the {reserved:,} tokens reserved for them")
+    if state.in_flight:
+        lost.append(f"{len(state.in_flight)} evaluations are asked for again")
+    return ", ".join(lost) or "nothing is lost"
 
 
 def _conclude(state: RunState, run_dir: Path, *, as_json: bool) -> None:
     finished = state.finished
-    assert finished is not None
     best_path = write_best(run_dir)
-    report_path = _write_report(run_dir, None)
-    speedup = finished.speedup if finished.best_id is not None else None
+    report_path = _write_report(run_dir, None) if state.registered is not None else None
+    verified = finished is not None and finished.best_id is not None
+    speedup = finished.speedup if finished is not None and verified else None
     proved = proves_speedup(speedup)
     if as_json:
         total = state.spending.total
         result: dict[str, Any] = {
             "run": str(run_dir),
-            "best_kernel": str(best_path) if speedup is not None and best_path is not None else None,
+            "best_kernel": str(best_path) if best_path is not None and (verified or finished is None) else None,
             "report": str(report_path) if report_path is not None else None,
-            "best": finished.best_id,
+            "best": finished.best_id if finished is not None else state.best_id,
             "speedup": to_json(speedup) if speedup is not None else None,
+            "verified": verified,
             "proved": proved,
             "baseline": state.settings.baseline.value,
-            "stopped": finished.reason,
+            "stopped": finished.reason if finished is not None else "interrupted",
+            "resume": _to_resume(run_dir) if finished is None else None,
             "evaluated": state.evaluated,
             "tokens": state.usage.total_tokens,
             "dollars": None if total.dollars_unknown else round(total.dollars, 6),
@@ -223,19 +248,31 @@ def _conclude(state: RunState, run_dir: Path, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(result, allow_nan=False))
     else:
-        for line in ledger_lines(state):
+        for line in [*ledger_lines(state), *_result_lines(state, best_path, report_path)]:
             typer.echo(line)
-        if speedup is not None:
-            typer.echo(f"best kernel: {best_path}")
-        if report_path is not None:
-            typer.echo(f"report: {report_path}")
-        if speedup is not None:
-            said = "verified speedup" if proved else "no speedup was proved"
-            typer.echo(f"{said}: {ratio_text(speedup)} over {state.settings.baseline.value}")
+    if finished is None:
+        raise Exit(NOT_DONE, f"stopped; nothing is lost. Go on with: {_to_resume(run_dir)}")
     if speedup is None:
         raise Exit(NOT_PASSED, f"no kernel was verified ({finished.reason}).")
     if not proved:
         raise Exit(NOT_PASSED, "no speedup was proved: the interval of the verified kernel does not lie above 1.")
+
+
+def _result_lines(state: RunState, best_path: Path | None, report_path: Path | None) -> list[str]:
+    """What came of the run: verified where it is finished, so far where it was stopped."""
+    over = f"over {state.settings.baseline.value}"
+    report = [f"report: {report_path}"] if report_path is not None else []
+    if state.finished is None:
+        lines = [f"{state.evaluated} candidates evaluated", *report]
+        if state.best is not None and state.best.speedup is not None:
+            lines.append(f"best kernel so far: {best_path}")
+            lines.append(f"speedup so far, not verified: {ratio_text(state.best.speedup)} {over}")
+        return lines
+    speedup = state.finished.speedup
+    if state.finished.best_id is None or speedup is None:
+        return report
+    said = "verified speedup" if proves_speedup(speedup) else "no speedup was proved"
+    return [f"best kernel: {best_path}", *report, f"{said}: {ratio_text(speedup)} {over}"]
 
 
 def _ledger_row(row: SpendingRow) -> dict[str, Any]:
