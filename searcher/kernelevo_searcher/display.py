@@ -31,6 +31,7 @@ from kernelevo_searcher.events import (
     StopDecided,
     VerificationStarted,
 )
+from kernelevo_searcher.forecast import Forecast, forecast_line
 from kernelevo_searcher.proposers import ReplyOutcome
 from kernelevo_searcher.state import is_ours, summary_of
 
@@ -209,6 +210,8 @@ class Display(Protocol):
 
     def draining(self) -> None: ...
 
+    def forecast(self, told: Forecast) -> None: ...
+
 
 class PlainDisplay:
     """One line for each event."""
@@ -241,6 +244,12 @@ class PlainDisplay:
     def draining(self) -> None:
         """Tell that the run was asked to end."""
         self._say(drain_line(self._state))
+
+    def forecast(self, told: Forecast) -> None:
+        """Show what the budget buys."""
+        line = forecast_line(told)
+        if line is not None:
+            self._say(line)
 
     def _say(self, line: str) -> None:
         self._stream.write(f"{line}\n")
@@ -292,6 +301,12 @@ class LiveDisplay:
         """Tell that the run was asked to end."""
         self._draining = True
         self._console.print(Text(drain_line(self._state), style="bold"), soft_wrap=True)
+
+    def forecast(self, told: Forecast) -> None:
+        """Show what the budget buys."""
+        line = forecast_line(told)
+        if line is not None:
+            self._console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def _style(record: Record) -> str:

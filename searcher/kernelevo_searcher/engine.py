@@ -40,6 +40,7 @@ from kernelevo_searcher.events import (
     VerificationStarted,
     text_digest,
 )
+from kernelevo_searcher.forecast import Forecast, forecast
 from kernelevo_searcher.journal import Journal, Pauses
 from kernelevo_searcher.model_calls import ModelCalls
 from kernelevo_searcher.proposers import ActionKind, Proposer, Usage
@@ -94,6 +95,7 @@ class Engine:
         on_progress: told where an evaluation is (candidate's id; empty for the registration), advisory.
         settings: what to go on with, in place of what the log says.
         drain: asks the run to end early.
+        on_forecast: told, before the search begins or goes on, what is left of the budget buys.
     """
 
     def __init__(
@@ -107,10 +109,12 @@ class Engine:
         on_progress: Callable[[str, Progress], None] | None = None,
         settings: RunSettings | None = None,
         drain: Drain | None = None,
+        on_forecast: Callable[[Forecast], None] | None = None,
     ) -> None:
         self._journal = Journal(store, observe)
         self._pool = pool
         self._on_progress = on_progress
+        self._on_forecast = on_forecast
         self._wake = asyncio.Event()
         self._drain = drain or Drain()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,6 +159,8 @@ class Engine:
             await self._connect()
         if self._drain.asked:
             return self.state
+        if self._on_forecast is not None and self.state.stop is None:
+            self._on_forecast(self._forecast())
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._begin(tasks, self._pool.watch())
@@ -195,6 +201,14 @@ class Engine:
         if state.registered is None:
             self._journal.write(ProblemRegistered(report=report))
         self._seeds = self._find_seeds()
+
+    def _forecast(self) -> Forecast:
+        best = self.state.best
+        if best is not None:
+            kernel = self._journal.text(best.proposed.source_digest)
+        else:
+            kernel = self._seeds[0][1] if self._seeds else self._journal.problem().source
+        return forecast(self.state, self._calls.costs(kernel))
 
     def _find_seeds(self) -> tuple[tuple[str, str, str], ...]:
         assert self.state.registered is not None

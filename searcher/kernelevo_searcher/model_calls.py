@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from kernelevo_api.types import Evaluation, Ratio, Timing, Verdict
 from kernelevo_searcher.events import Event, ModelCallFailed, ModelCallFinished, ModelCallStarted, text_digest
+from kernelevo_searcher.forecast import CallCost
 from kernelevo_searcher.models import ModelSettings
 from kernelevo_searcher.policy import ModelResource, Propose
 from kernelevo_searcher.proposers import (
     ActionKind,
+    CandidateView,
     EndpointUnreachable,
     Proposal,
     ProposalRequest,
@@ -134,6 +137,36 @@ class ModelCalls:
             seed=rng.getrandbits(31),
         )
 
+    def costs(self, kernel: str) -> tuple[CallCost, ...]:
+        """What a call of each model is thought to cost, by the prompt that refines `kernel` with others like it as examples."""
+        journal, state = self._journal, self._journal.state
+        assert state.registered is not None and state.connected is not None
+        view = CandidateView(id="", source=kernel, evaluation=_AS_IF_PASSED)
+        request = ProposalRequest(
+            action=ActionKind.REFINE,
+            problem_source=journal.problem().source,
+            report=state.registered.report,
+            capabilities=state.connected.capabilities,
+            parent=view,
+            examples=(view,) * _EXAMPLES,
+            language=state.settings.language,
+            tokens_left=state.budget_left,
+            hints=state.settings.hints,
+        )
+        costs = []
+        for model in self.resources():
+            proposer = self._proposers[model.label]
+            usage = proposer.estimate(request)
+            costs.append(
+                CallCost(
+                    weight=model.weight,
+                    tokens=usage.total_tokens,
+                    most_tokens=proposer.reserve(request),
+                    dollars=self._cost(model.label, usage),
+                )
+            )
+        return tuple(costs)
+
     def start(self, action: Propose, request: ProposalRequest) -> ModelCallStarted | None:
         """Reserve and log a call; None where the budget does not reach."""
         assert action.model is not None
@@ -228,6 +261,7 @@ class ModelCalls:
 
 
 _PLAIN = ModelSettings(name="")
+_AS_IF_PASSED = Evaluation(verdict=Verdict.PASSED, timing=Timing(speedup=Ratio(value=1.0, low=1.0, high=1.0)))
 
 
 def _storable(text: str) -> str:

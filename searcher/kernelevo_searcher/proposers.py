@@ -207,6 +207,10 @@ class Proposer(Protocol):
         """Most tokens that this request can cost: its prompt and its largest reply. Calls nobody."""
         ...
 
+    def estimate(self, request: ProposalRequest) -> Usage:
+        """What this request is likely to cost. Calls nobody."""
+        ...
+
     async def propose(self, request: ProposalRequest) -> Proposal:
         """Carry the request out. Safe to cancel.
 

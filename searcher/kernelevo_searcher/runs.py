@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from kernelevo_api.types import Evaluation, Progress
     from kernelevo_searcher.events import Record, RunSettings
+    from kernelevo_searcher.forecast import Forecast
     from kernelevo_searcher.settings import SearcherSettings
 
 __all__ = ["changed_settings", "evaluate", "evolve", "new_run_dir", "package_version", "resume"]
@@ -114,6 +115,7 @@ async def evolve(
     observe: Callable[[Record, RunState], None] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
     drain: Drain | None = None,
+    on_forecast: Callable[[Forecast], None] | None = None,
 ) -> RunState:
     """A new run, to its end; or, where `drain` asks for it, until what is under way has come back.
 
@@ -126,7 +128,7 @@ async def evolve(
     event, texts = start_events(version=package_version(), problem=problem, settings=run, start=start)
     with RunStore.create(run_dir) as store:
         store.append(event, texts=texts)
-        return await _work(store, run, settings, models, observe, on_progress, drain or Drain())
+        return await _work(store, run, settings, models, observe, on_progress, drain or Drain(), on_forecast)
 
 
 async def resume(
@@ -137,6 +139,7 @@ async def resume(
     observe: Callable[[Record, RunState], None] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
     drain: Drain | None = None,
+    on_forecast: Callable[[Forecast], None] | None = None,
 ) -> RunState:
     """Go on with a run.
 
@@ -154,7 +157,7 @@ async def resume(
         if before.finished is not None and run == before.settings:
             return before
         models = open_models(run, os.environ)
-        return await _work(store, run, settings, models, observe, on_progress, drain or Drain())
+        return await _work(store, run, settings, models, observe, on_progress, drain or Drain(), on_forecast)
 
 
 def changed_settings(run: RunSettings, changes: dict[str, Any]) -> RunSettings:
@@ -173,6 +176,7 @@ async def _work(
     observe: Callable[[Record, RunState], None] | None,
     on_progress: Callable[[str, Progress], None] | None,
     drain: Drain,
+    on_forecast: Callable[[Forecast], None] | None,
 ) -> RunState:
     try:
         async with AsyncExitStack() as stack:
@@ -190,6 +194,7 @@ async def _work(
                 on_progress=on_progress,
                 settings=run,
                 drain=drain,
+                on_forecast=on_forecast,
             )
             return await engine.run()
     finally:

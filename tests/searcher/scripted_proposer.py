@@ -55,6 +55,9 @@ class ScriptedProposer:
     def reserve(self, request: ProposalRequest) -> int:
         return RESERVE
 
+    def estimate(self, request: ProposalRequest) -> Usage:
+        return Usage(prompt_tokens=COST // 2, completion_tokens=COST // 2)
+
     async def propose(self, request: ProposalRequest) -> Proposal:
         self.requests.append(request)
         if self._journal is not None:

@@ -145,6 +145,8 @@ def line_with(stream: IO[str] | None, words: str) -> str:
 def test_once_waits_for_what_is_under_way_and_begins_nothing(scene: Scene) -> None:
     with scene.searching() as process:
         process.send_signal(signal.SIGINT)
+        foreseen = line_with(process.stdout, "forecast")
+        assert "about 5 candidates, then the evaluations run out" in foreseen and "price unknown" in foreseen
         said = line_with(process.stdout, "stopping")
         assert f"waiting for {CALLS} model calls and 1 evaluation;" in said and "second Ctrl-C stops at once" in said
         scene.let_go()

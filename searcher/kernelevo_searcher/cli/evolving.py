@@ -145,7 +145,13 @@ def evolve(
             run_dir = resume
             changes = _changes(flags, evaluator, settings)
             work = runs.resume(
-                run_dir, settings, changes, observe=display.observe, on_progress=display.progress, drain=drain
+                run_dir,
+                settings,
+                changes,
+                observe=display.observe,
+                on_progress=display.progress,
+                drain=drain,
+                on_forecast=display.forecast,
             )
         else:
             assert problem is not None
@@ -161,6 +167,7 @@ def evolve(
                 observe=display.observe,
                 on_progress=display.progress,
                 drain=drain,
+                on_forecast=display.forecast,
             )
         stream.write(f"run: {run_dir}\n")
         stream.flush()

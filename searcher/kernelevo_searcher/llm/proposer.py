@@ -7,6 +7,7 @@ keeps no state between calls.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from kernelevo_searcher.llm.client import ChatClient
@@ -14,8 +15,9 @@ from kernelevo_searcher.llm.messages import MODEL_ACTIONS, PromptSettings, build
 from kernelevo_searcher.llm.patch import PatchOutcome, PatchSettings, apply_edits, parse_edits
 from kernelevo_searcher.llm.rehearsal import sample_requests
 from kernelevo_searcher.llm.reply import Header, defines_entry_point, parse_reply, same_code
+from kernelevo_searcher.llm.tokens import MESSAGE_TOKENS, estimate_tokens, message_text
 from kernelevo_searcher.prompts import PromptLibrary, one_line
-from kernelevo_searcher.proposers import ActionKind, Proposal, ReplyOutcome
+from kernelevo_searcher.proposers import ActionKind, Proposal, ReplyOutcome, Usage
 
 if TYPE_CHECKING:
     from kernelevo_searcher.llm.client import Completion
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["LLMProposer", "read_proposal"]
 
 _LONGEST_IDEA = 200
+_USUAL_REPLY = 0.5
+"""Share of the largest reply that is foreseen: with the default limit and prompts of four to six thousand tokens it makes the
+12 to 15 thousand tokens a candidate that published runs show."""
 
 
 class LLMProposer:
@@ -78,6 +83,12 @@ class LLMProposer:
     def reserve(self, request: ProposalRequest) -> int:
         """Most tokens that this request can cost: its prompt and its largest reply. Calls nobody."""
         return self._client.reserve(self.messages(request))
+
+    def estimate(self, request: ProposalRequest) -> Usage:
+        """What this request is likely to cost: its prompt, and a usual reply. Calls nobody."""
+        prompt = sum(estimate_tokens(message_text(message)) + MESSAGE_TOKENS for message in self.messages(request))
+        reply = math.ceil(self._client.settings.max_reply_tokens * _USUAL_REPLY)
+        return Usage(prompt_tokens=prompt, completion_tokens=reply, estimated=True)
 
     async def propose(self, request: ProposalRequest) -> Proposal:
         """Ask the model. Safe to cancel.
