@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.searcher.openai_server import Asked, Reply, serve
-
-from kernelevo_searcher.state import replay
-from kernelevo_searcher.store import read_records
 
 if TYPE_CHECKING:
     from conftest import ServedEvaluator
@@ -74,61 +69,20 @@ def test_compare_tells_which_is_faster(kernelevo: Kernelevo) -> None:
     assert wrong["outcome"] == "not_compared"
 
 
-KEY = "sk-live-secret-0123456789"
-GOOD = (CHAIN / "passes" / "cpp_ctypes.py").read_text(encoding="utf-8")
-BROKEN = GOOD.replace('extern "C" void', 'no_such_type oops;\nextern "C" void')
-
-
-def written(source: str) -> Reply:
-    return Reply(content=f"Name: one pass\nIdea: the whole chain at once\n\n```python\n{source}```\n")
-
-
-def model_that_errs_once(asked: Asked) -> Reply:
-    """Writes what does not compile, until it is shown what the compiler said."""
-    shown = json.dumps(asked.body["messages"])
-    return written(GOOD if "no_such_type" in shown else BROKEN)
-
-
-def test_a_search_with_a_model_from_start_to_report(kernelevo: Kernelevo) -> None:
-    command = [
-        "evolve",
-        CHAIN / "problem.py",
-        "--start",
-        CHAIN / "start.py",
-        "--evaluations",
-        5,
-        "--run",
-        "run",
-        "--json",
-    ]
-    with serve(model_that_errs_once, api_key=KEY, repeat_last=True) as server:
-        model = ["--model", "scripted", "--base-url", server.base_url, "--api-key-env", "SCRIPTED_KEY"]
-        done = subprocess.run(
-            [str(KERNELEVO), *map(str, command), *model, "--evaluator", kernelevo._address],
-            cwd=kernelevo.folder,
-            env={**os.environ, "SCRIPTED_KEY": KEY},
-            capture_output=True,
-            text=True,
-            timeout=380,
-            check=False,
-        )
-        charged = server.charged_tokens
+def test_a_search_from_start_to_report(kernelevo: Kernelevo) -> None:
+    command = ["evolve", CHAIN / "problem.py", "--start", CHAIN / "start.py", "--evaluations", 3, "--run", "run"]
+    done = subprocess.run(
+        [str(KERNELEVO), *map(str, command), "--evaluator", kernelevo._address, "--json"],
+        cwd=kernelevo.folder,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
     told = json.loads(done.stdout)
-    # Five evaluations need not prove a speedup; the code says whether they did.
+    # Three evaluations need not prove a speedup; the code says whether they did.
     assert done.returncode == (0 if told["proved"] else 1), done.stderr
-    assert told["evaluated"] == 5 and told["best"] and told["proved"] == (told["speedup"]["low"] > 1.0)
-
-    state = replay(read_records(kernelevo.folder / "run"))
-    by_model = [candidate for candidate in state.candidates.values() if candidate.proposed.call_id is not None]
-    broken, repaired = by_model[:2]
-    assert broken.evaluation.verdict.value == "compile_error" and "no_such_type" in broken.evaluation.message
-    assert repaired.proposed.action.value == "fix" and repaired.proposed.parent_id == broken.id
-    assert repaired.evaluation.verdict.value == "passed"
-    assert state.usage.total_tokens == charged > 0
-    assert not [
-        path for path in (kernelevo.folder / "run").rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()
-    ]
-
+    assert told["evaluated"] == 3 and told["best"] and told["proved"] == (told["speedup"]["low"] > 1.0)
     best = kernelevo.json("best", "run", "-o", "fast.py", code=0, evaluator=False)
     assert best["verified"] and best["proved"] == told["proved"] and best["candidate"] == told["best"]
     compile((kernelevo.folder / "fast.py").read_text(encoding="utf-8"), "fast.py", "exec")
