@@ -291,10 +291,7 @@ def _malformed(request: EvaluateRequest) -> list[FieldViolation]:
         add("problem_digest", "must be 64 lower-case hexadecimal digits")
     if request.candidate is None:
         add("candidate", "is missing")
-    if not request.client_id.isprintable():
-        add("client_id", "must be printable")
-    if len(request.client_id) > MAXIMUM_CLIENT_ID:
-        add("client_id", f"is longer than {MAXIMUM_CLIENT_ID} characters")
+    found += client_id_faults(request.client_id)
     if (request.baseline is BaselineKind.CANDIDATE) != (request.baseline_candidate is not None):
         add("baseline_candidate", "goes with baseline BASELINE_KIND_CANDIDATE, and only with it")
     bound = request.bound_speedup
@@ -304,6 +301,16 @@ def _malformed(request: EvaluateRequest) -> list[FieldViolation]:
         add("bound_speedup", "goes with EFFORT_SCREEN")
     if request.device is not None and request.device.minimum_memory_bytes < 0:
         add("device.minimum_memory_bytes", "must not be negative")
+    return found
+
+
+def client_id_faults(client_id: str) -> list[FieldViolation]:
+    """What is wrong with how a client calls itself."""
+    found = []
+    if not client_id.isprintable():
+        found.append(FieldViolation("client_id", "must be printable"))
+    if len(client_id) > MAXIMUM_CLIENT_ID:
+        found.append(FieldViolation("client_id", f"is longer than {MAXIMUM_CLIENT_ID} characters"))
     return found
 
 

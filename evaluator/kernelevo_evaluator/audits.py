@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, UnknownProblem
 from kernelevo_api.types import Problem, ProblemReport, Progress
 from kernelevo_evaluator import executor as executors
+from kernelevo_evaluator.admission import client_id_faults
 from kernelevo_evaluator.executor import NO_SEED
 from kernelevo_evaluator.faults import once_more
 from kernelevo_evaluator.problem import read_problem
@@ -60,10 +61,13 @@ class Audits:
         """The problem's report, from the store or from its audit.
 
         Raises:
-            ProblemRefused, TooLarge, QueueFull, Draining, EvaluatorFault, StoreUnavailable
+            InvalidRequest, ProblemRefused, TooLarge, QueueFull, Draining, EvaluatorFault, StoreUnavailable
         """
         if request.problem is None:
             raise InvalidRequest("problem is missing", violations=[FieldViolation("problem", "is missing")])
+        faults = client_id_faults(request.client_id)
+        if faults:
+            raise InvalidRequest(f"client_id {faults[0].description}", violations=faults)
         source = read_problem(request.problem, self._settings.maximum_source_bytes)
         report = await self.stored(source.digest, request.accept_refused)
         report = report or self._made_meanwhile(source.digest, request.accept_refused)

@@ -203,12 +203,13 @@ async def _serve(settings: EvaluatorSettings, ready_fd: int | None, exit_with_pa
     from kernelevo_evaluator.logs import configure
     from kernelevo_evaluator.opening import Unsound
     from kernelevo_evaluator.server import evaluator_version
-    from kernelevo_evaluator.sockets import ListenError
+    from kernelevo_evaluator.sockets import ListenError, raise_open_files
     from kernelevo_evaluator.store import StoreLocked
     from kernelevo_evaluator.tokens import TokensInvalid
     from kernelevo_sandbox import SandboxError
 
     configure(settings)
+    raise_open_files()
     stop, now = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -307,7 +307,7 @@ class Evaluations:
             await asyncio.wait([opened.result])
             return False
         await opened.submitted.wait()
-        if opened.result.done() or opened.stopping:
+        if opened.result.done() or opened.stopping or opened.ending:
             await asyncio.wait([opened.result])
             return False
         opened.stopping = True

@@ -125,6 +125,7 @@ class Fulfilment:
         self, opened: OpenRequest, evaluation: Evaluation, cache_key: str | None, *, state: str = DONE
     ) -> None:
         """Store the end of a request, and tell whoever waits for it."""
+        opened.ending = True
         try:
             await self._store.finish(opened.accepted.request_id, evaluation, cache_key, state=state)
         except StoreUnavailable as error:
@@ -178,6 +179,7 @@ class Fulfilment:
         return await ticket.wait()
 
     async def _fail(self, opened: OpenRequest, error: CallRefused) -> None:
+        opened.ending = True
         self._metrics.not_evaluated(error.reason.value)
         if not isinstance(error, Draining):
             # May be sent again under the same id. Where even that cannot be written, the next start carries it out.

@@ -11,10 +11,11 @@ import grpc.aio
 from grpc_health.v1 import health_pb2_grpc  # type: ignore[import-untyped]
 
 from kernelevo_api.channel import target_of
+from kernelevo_evaluator.decoding import DecodingInterceptor
 from kernelevo_evaluator.sockets import ListenError
 
 if TYPE_CHECKING:
-    from grpc_health.v1._async import HealthServicer  # type: ignore[import-untyped]
+    from kernelevo_evaluator.health import HealthService
 
 LIVENESS = "liveness"
 """Healthy for as long as this process answers, draining or without a healthy device: for probes that restart what fails."""
@@ -24,10 +25,10 @@ _LONGEST_MESSAGE_BYTES = 4096
 class HealthPort:
     """Listens from the moment it is made, answers from `start` on."""
 
-    def __init__(self, health: HealthServicer, address: str) -> None:
+    def __init__(self, health: HealthService, address: str) -> None:
         """Raises ListenError where the address cannot be listened on."""
         options = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _LONGEST_MESSAGE_BYTES))
-        self._server = grpc.aio.server(options=options)
+        self._server = grpc.aio.server(interceptors=[DecodingInterceptor()], options=options)
         health_pb2_grpc.add_HealthServicer_to_server(health, self._server)
         target = target_of(address)
         try:

@@ -13,12 +13,14 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from kernelevo_api.errors import FieldViolation, ProblemRefused, TooLarge
+from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, TooLarge
 from kernelevo_api.types import Language, Problem, ProblemPolicy, TimingPolicy
 from kernelevo_evaluator.executor import ProblemSource
 from kernelevo_evaluator.sources import SourceError, digest_of, parse
 
 FIELD = "problem.source"
+MAXIMUM_NAME = 1000
+"""Characters of a problem's name: it stands in every report of it, in memory and in the store."""
 _SECOND_DEVICE = re.compile(r"\bcuda:[1-9]\d*\b")
 _REQUIRED = {"Model": "a class `Model`", "get_inputs": "a function `get_inputs`"}
 _LEGACY = ("output_rtol", "output_atol")
@@ -48,9 +50,13 @@ def read_problem(problem: Problem, maximum_bytes: int) -> ProblemSource:
     """The problem with its digest and its policy.
 
     Raises:
+        InvalidRequest: the name is longer than `MAXIMUM_NAME`.
         TooLarge: the source is longer than `maximum_bytes`.
         ProblemRefused: it is no problem; each violation names a line and what to do.
     """
+    if len(problem.name) > MAXIMUM_NAME:
+        fault = FieldViolation("problem.name", f"is longer than {MAXIMUM_NAME} characters")
+        raise InvalidRequest(f"{fault.field} {fault.description}", violations=[fault])
     size = len(problem.source.encode())
     if size > maximum_bytes:
         raise TooLarge(

@@ -39,6 +39,8 @@ class OpenRequest:
     unsaved: tuple[Evaluation, str | None] | None = None
     """An evaluation that the store did not take, with its cache key."""
     stopping: bool = False
+    ending: bool = False
+    """Its end is on the way into the store: it is too late to stop it."""
 
     def tell(self, stage: Stage, message: str, position: int | None) -> None:
         """Pass a stage on to whoever is attached."""

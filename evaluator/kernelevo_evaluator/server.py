@@ -12,14 +12,15 @@ import grpc
 import grpc.aio
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_health.v1._async import HealthServicer  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from kernelevo_api.channel import MESSAGE_LIMIT_BYTES
 from kernelevo_api.errors import StoreUnavailable
 from kernelevo_api.evaluator.v1 import evaluator_pb2, evaluator_pb2_grpc
 from kernelevo_evaluator.auth import Gate, TokenInterceptor
+from kernelevo_evaluator.decoding import DecodingInterceptor
 from kernelevo_evaluator.evaluations import Evaluations
+from kernelevo_evaluator.health import HealthService
 from kernelevo_evaluator.health_port import LIVENESS, HealthPort
 from kernelevo_evaluator.metrics import Metrics, MetricsPage
 from kernelevo_evaluator.service import EvaluatorService
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 SERVICE = evaluator_pb2.DESCRIPTOR.services_by_name["EvaluatorService"].full_name
 HEALTH_POLL_S = 1.0
+STREAMS_PER_CONNECTION = 1000
+"""Calls under way on one connection; its client holds back what is beyond."""
 PRUNE_EVERY_S = 600.0
 _LAST_ANSWERS_S = 2.0
 """How long calls that are being answered have to end once nothing runs any more."""
@@ -64,7 +67,7 @@ class EvaluatorServer:
         self._gate: Gate | None = None
         self._metrics_page: MetricsPage | None = None
         self._health_port: HealthPort | None = None
-        self._health = HealthServicer()
+        self._health = HealthService()
         self._chores: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
 
@@ -82,7 +85,8 @@ class EvaluatorServer:
         """
         settings = self._settings
         self._gate = gate = Gate(read_tokens(settings.token_file) if settings.token_file else None)
-        interceptors = [TokenInterceptor(gate)] if settings.token_file else []
+        asked = [TokenInterceptor(gate)] if settings.token_file else []
+        interceptors: list[grpc.aio.ServerInterceptor] = [*asked, DecodingInterceptor()]
         try:
             url = settings.database_url.get_secret_value() if settings.database_url is not None else None
             self._store = await Store.open(Path(settings.state_dir), url)
@@ -111,8 +115,8 @@ class EvaluatorServer:
             reflection.enable_server_reflection(
                 (SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME), self._server
             )
-            await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
-            await self._tell_health()
+            self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+            self._tell_health()
             await self._server.start()
             if self._health_port is not None:
                 await self._health_port.start()
@@ -141,8 +145,8 @@ class EvaluatorServer:
     async def drain(self, seconds: float | None = None) -> None:
         """Refuse new work, let running work finish within `seconds` (a setting), stop the rest, and end."""
         if self._evaluations is not None:
-            await self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-            await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+            self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+            self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
             await self._evaluations.drain(self._settings.drain_s if seconds is None else seconds)
         await self._close()
 
@@ -191,7 +195,7 @@ class EvaluatorServer:
         while True:
             await asyncio.sleep(HEALTH_POLL_S)
             if not self.evaluations.draining:
-                await self._tell_health()
+                self._tell_health()
 
     async def _prune(self) -> None:
         days, most = self._settings.keep_days, self._settings.keep_bytes
@@ -204,12 +208,12 @@ class EvaluatorServer:
                 _log.warning("not pruned", message=error.message)
             await asyncio.sleep(PRUNE_EVERY_S)
 
-    async def _tell_health(self) -> None:
+    def _tell_health(self) -> None:
         status = health_pb2.HealthCheckResponse
         healthy = self._executor is not None and self._executor.healthy
         now = status.SERVING if healthy else status.NOT_SERVING
-        await self._health.set(SERVICE, now)
-        await self._health.set("", now)
+        self._health.set(SERVICE, now)
+        self._health.set("", now)
 
 
 def _options() -> tuple[tuple[str, int], ...]:
@@ -217,6 +221,8 @@ def _options() -> tuple[tuple[str, int], ...]:
         ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.so_reuseport", 0),
+        # A reader that is slow, or a call that says nothing, holds memory here.
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
         # Clients ping every minute, so that a vanished host is noticed on either side.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
         ("grpc.keepalive_time_ms", 60_000),

@@ -126,6 +126,8 @@ class EvaluatorService(evaluator_pb2_grpc.EvaluatorServiceServicer):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
+            elif not task.cancelled():
+                task.exception()  # Seen, where the client went before it could be told.
 
 
 class _Events:
@@ -162,6 +164,10 @@ async def _answering(context: Context) -> AsyncIterator[None]:
     except CallRefused as error:
         await refuse(context, error)
     except (asyncio.CancelledError, grpc.aio.AbortError):
+        raise
+    except grpc.aio.InternalError:
+        # The client went away while it was being answered: there is nobody to tell, and nothing failed here.
+        _log.debug("the client is gone")
         raise
     except Exception as error:
         _log.exception("call failed")

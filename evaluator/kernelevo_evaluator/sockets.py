@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import stat
 from pathlib import Path
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernelevo_evaluator.settings import EvaluatorSettings
+
+
+OPEN_FILES = 65_536
+"""What a server wants, where the host lets it: each connection is an open file, and 1024, the usual soft limit, are few."""
 
 
 class ListenError(Exception):
@@ -47,6 +52,14 @@ def bind(server: grpc.aio.Server, settings: EvaluatorSettings) -> str:
     if not is_local(address):
         raise ListenError(f"{address} is no loopback address; plain text is allowed on 127.0.0.1, [::1] and localhost")
     return _bind_tcp(server, address, None)
+
+
+def raise_open_files() -> None:
+    """Let this process hold `OPEN_FILES` files, or as many as its hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _credentials(settings: EvaluatorSettings) -> grpc.ServerCredentials:
