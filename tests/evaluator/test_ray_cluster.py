@@ -111,6 +111,7 @@ async def test_a_candidate_that_takes_two_workers_down_is_crashed(subject: Subje
     await until_lanes(subject, 3)
 
 
+@pytest.mark.slow
 async def test_a_worker_that_hears_nothing_is_killed_to_free_its_device(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
