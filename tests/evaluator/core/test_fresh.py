@@ -140,7 +140,8 @@ class TestWoven:
         mixer.fill(zip(recipes, views, strict=True))
         for recipe, written in zip(recipes, views, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(mixer.content(recipe), written, strict=True))
-        assert len({tuple(view[0].tolist()) for view in views}) == 20
+        # Of the whole content: a tensor of few elements may be alike where another one differs.
+        assert len({key(view) for view in views}) == 20
         gaps = [memory[i * slot + numel :][:8] for i in range(20)]
         assert all(bool((gap == -1).all()) for gap in gaps)
 
