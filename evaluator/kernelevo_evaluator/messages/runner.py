@@ -267,11 +267,14 @@ class Traced(msgspec.Struct, frozen=True, tag="traced", forbid_unknown_fields=Tr
     parts: Annotated[tuple[TracedPart, ...], msgspec.Meta(max_length=MOST_TRACED)]
 
 
+LimitReached = Literal["", "file_size", "open_files", "processes", "temporary_files"]
+"""A limit of the sandbox, by the value of its `LimitKind`; empty for none."""
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
     """User code failed. `kind`: "syntax", "import", "construct", "interface", "runtime", "memory" or "unsupported".
 
-    `limit`: which limit of the sandbox it ran into, by the error's own number: "file_size", "open_files", "processes" or
-    "temporary_files"; empty where none.
+    `limit`: which limit of the sandbox it ran into, by the error's own number.
     """
 
     nonce: int
@@ -280,7 +283,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
     message: _Text
     traceback: _Text = ""
     line: _Line | None = None
-    limit: Literal["", "file_size", "open_files", "processes", "temporary_files"] = ""
+    limit: LimitReached = ""
 
 
 class SeedWritten(msgspec.Struct, frozen=True, tag="seed", forbid_unknown_fields=True):

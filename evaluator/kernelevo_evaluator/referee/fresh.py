@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -102,8 +103,6 @@ class Mixer:
         self._window = _DEVICE_WINDOW if self._woven else _WINDOW
         pattern = torch.randint(0, self._count, (longest + self._window,), generator=generator).to(device)
         self._pattern = pattern.to(torch.uint8) < (self._count + 1) // 2 if self._woven else pattern
-        # What a few elements are made of is looked at on the host: patterns of so few repeat.
-        self._told = self._pattern[: self._window + _FEW].to(torch.uint8).cpu().numpy().tobytes()
         self._used: set[object] = set()
 
     def draw(self, count: int) -> list[Recipe]:
@@ -123,6 +122,12 @@ class Mixer:
             self._used.add(made_of)
             recipes.append(recipe)
         return recipes
+
+    @cached_property
+    def _told(self) -> bytes:
+        """The pattern on the host, where what a few elements are made of is looked at: patterns of so few repeat."""
+        told: bytes = self._pattern[: self._window + _FEW].to(torch.uint8).cpu().numpy().tobytes()
+        return told
 
     def _made_of(self, recipe: Recipe) -> tuple[object, ...]:
         """What tells a content from others: of a tensor of few elements the set that each comes from, otherwise the offset."""

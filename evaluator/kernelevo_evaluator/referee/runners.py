@@ -156,14 +156,13 @@ class Runner:
         message = f"{failure.error}: {failure.message}{where}"
         if verdict is Verdict.WRONG_INTERFACE:
             message = failure.message
+        limit = LimitKind(failure.limit) if failure.limit else None
+        if verdict is Verdict.OUT_OF_MEMORY:
+            limit = LimitKind.MEMORY
         return self._decided(
             verdict,
             message if self._blame is None else f"the reference failed: {message}",
-            limit=LimitKind.MEMORY
-            if verdict is Verdict.OUT_OF_MEMORY
-            else LimitKind(failure.limit)
-            if failure.limit
-            else None,
+            limit=limit,
             error=RaisedError(
                 type=failure.error, message=failure.message, traceback=failure.traceback, line=failure.line
             ),

@@ -9,15 +9,16 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from kernelevo_evaluator.messages.runner import Failed
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-_Limit = Literal["", "file_size", "open_files", "processes", "temporary_files"]
-_LIMITS: dict[int | None, _Limit] = {
+    from kernelevo_evaluator.messages.runner import LimitReached
+
+_LIMITS: dict[int | None, LimitReached] = {
     errno.EFBIG: "file_size",
     errno.EMFILE: "open_files",
     errno.EAGAIN: "processes",
@@ -79,13 +80,16 @@ def failed(nonce: int, kind: str, error: BaseException, module_name: str) -> Fai
     )
 
 
-def _limit_of(error: BaseException) -> _Limit:
+def _limit_of(error: BaseException) -> LimitReached:
     """Which limit of the sandbox says no in this error, or in one that it came from."""
     seen: BaseException | None = error
-    for _ in range(8):
-        if isinstance(seen, OSError) and seen.errno in _LIMITS:
-            return _LIMITS[seen.errno]
-        if isinstance(seen, RuntimeError) and _NO_THREAD.search(_text(seen, _MESSAGE_CHARACTERS)):
-            return "processes"
-        seen = seen.__cause__ or seen.__context__ if seen is not None else None
+    try:
+        for _ in range(8):
+            if isinstance(seen, OSError) and seen.errno in _LIMITS:
+                return _LIMITS[seen.errno]
+            if isinstance(seen, RuntimeError) and _NO_THREAD.search(_text(seen, _MESSAGE_CHARACTERS)):
+                return "processes"
+            seen = seen.__cause__ or seen.__context__ if seen is not None else None
+    except BaseException:  # a hostile error, as above
+        return ""
     return ""

@@ -11,6 +11,7 @@ from kernelevo_searcher.proposers import ActionKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kernelevo_api.types import Ratio
     from kernelevo_searcher.policy.actions import Resources
     from kernelevo_searcher.state import CandidateState, RunState
 
@@ -41,10 +42,11 @@ def next_evaluation(state: RunState, resources: Resources, *, paid_only: bool = 
     if state.requests_in_flight >= resources.slots:
         return None
     best = state.best
+    to_beat = _to_beat(state)
     deserving = [
         (candidate.speedup.value, -candidate.order, candidate.id)
         for candidate in state.candidates.values()
-        if candidate.speedup is not None and _deserves_full(state, candidate) and _wanted(candidate, paid_only)
+        if candidate.speedup is not None and _deserves_full(state, candidate, to_beat) and _wanted(candidate, paid_only)
     ]
     if deserving:
         # The most promising first: what it turns out to be may settle the others.
@@ -63,7 +65,17 @@ def _wanted(candidate: CandidateState, paid_only: bool) -> bool:
     return not paid_only or candidate.proposed.call_id is not None
 
 
-def _deserves_full(state: RunState, candidate: CandidateState) -> bool:
+def _to_beat(state: RunState) -> Ratio | None:
+    """The highest figure that was measured in full."""
+    measured = [
+        candidate.speedup
+        for candidate in state.candidates.values()
+        if Effort.FULL in candidate.evaluations and candidate.speedup is not None
+    ]
+    return max(measured, key=lambda ratio: ratio.value, default=None)
+
+
+def _deserves_full(state: RunState, candidate: CandidateState, to_beat: Ratio | None) -> bool:
     """A screening that leaves open that it beats the best: its interval reaches the best's figure, and its figure the best's
     interval.
 
@@ -76,13 +88,7 @@ def _deserves_full(state: RunState, candidate: CandidateState) -> bool:
         return False
     if candidate.unevaluable or state.is_in_flight(candidate.id):
         return False
-    measured = [
-        other.speedup
-        for other in state.candidates.values()
-        if Effort.FULL in other.evaluations and other.speedup is not None
-    ]
-    best = max(measured, key=lambda ratio: ratio.value, default=None)
-    return best is None or (candidate.speedup.high > best.value and candidate.speedup.value > best.low)
+    return to_beat is None or (candidate.speedup.high > to_beat.value and candidate.speedup.value > to_beat.low)
 
 
 # The end.

@@ -33,6 +33,7 @@ from kernelevo_evaluator.messages.runner import (
     decode_reply,
 )
 from kernelevo_evaluator.referee.buffers import Region, tensors_of
+from kernelevo_evaluator.runner.modules import failed
 from kernelevo_evaluator.runner.values import flatten, layout_of
 
 PROBLEM = """
@@ -250,3 +251,12 @@ def test_it_ends_when_the_channel_does():
     with pytest.raises(ChannelClosed):
         session.channel.send(b"x")
     assert layout_of(*flatten(torch.zeros(1))).nbytes == 4096
+
+
+def test_a_hostile_error_number_is_no_limit():
+    class Hostile(OSError):
+        errno = property(lambda self: [])
+
+    told = failed(1, "runtime", Hostile("no"), "candidate")
+    assert (told.error, told.limit) == ("Hostile", "")
+    assert failed(1, "runtime", OSError(27, "too large"), "candidate").limit == "file_size"
