@@ -147,7 +147,7 @@ class Audits:
                     source.digest,
                 )
             except executors.ProblemRefused as refused:
-                raise _refusal(str(refused), refused.report) from refused
+                raise _refusal(str(refused), refused.report, refused.code) from refused
             report = replace(report, problem_digest=source.digest, name=source.name, policy=source.policy)
             await self._keep(source, report)
             return report
@@ -187,8 +187,11 @@ def _allowed(report: ProblemReport | None, accept_refused: bool) -> ProblemRepor
     return report
 
 
-def _refusal(message: str, report: ProblemReport | None) -> ProblemRefused:
-    findings = [one for one in report.findings if one.refuses] if report is not None else []
+def _refusal(message: str, report: ProblemReport | None, code: str = "") -> ProblemRefused:
+    """Each violation begins with a code: a finding's, or that of how the reference failed."""
+    found = [(one.code, one.message) for one in report.findings if one.refuses] if report is not None else []
+    if code:
+        found.append((code, message))
     return ProblemRefused(
-        message, violations=[FieldViolation("problem.source", f"{one.code}: {one.message}") for one in findings]
+        message, violations=[FieldViolation("problem.source", f"{code}: {text}") for code, text in found]
     )

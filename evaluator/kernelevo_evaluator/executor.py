@@ -44,11 +44,13 @@ class ExecutorFault(Exception):
 
 
 class ProblemRefused(Exception):
-    """The problem cannot be used. `report` holds what the audit found, where it got that far."""
+    """The problem cannot be used. `report` holds what the audit found, where it got that far; `code` says in one word why it
+    did not."""
 
-    def __init__(self, message: str, report: ProblemReport | None = None) -> None:
+    def __init__(self, message: str, report: ProblemReport | None = None, *, code: str = "") -> None:
         super().__init__(message)
         self.report = report
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

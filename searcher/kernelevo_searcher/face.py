@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kernelevo_api.types import Effort
 from kernelevo_searcher import runs
 from kernelevo_searcher.best import BestKernel, best_kernel
-from kernelevo_searcher.inputs import read_candidate, read_problem
+from kernelevo_searcher.catalogue import find_problem
+from kernelevo_searcher.inputs import read_candidate
 from kernelevo_searcher.settings import load_settings
 
 if TYPE_CHECKING:
@@ -22,12 +23,18 @@ __all__ = ["evaluate", "evolve"]
 
 
 def evaluate(
-    problem: str | Path, candidate: str | Path, *, effort: Effort = Effort.FULL, **settings: Any
+    problem: str | Path,
+    candidate: str | Path,
+    *,
+    level: int | None = None,
+    problem_id: int | None = None,
+    effort: Effort = Effort.FULL,
+    **settings: Any,
 ) -> Evaluation:
     """Have one candidate judged, by an evaluator started for it unless `evaluators` names some.
 
     Args:
-        problem: path of the problem's file.
+        problem: path of the problem's file; or, with `level` and `problem_id`, of a checkout of KernelBench, or `hf:OWNER/NAME`.
         candidate: path of the candidate's file.
         settings: any of `SearcherSettings`, e.g. `evaluators=("host:50051",)`.
 
@@ -35,18 +42,24 @@ def evaluate(
         BadInput: a file that cannot be used.
         NoEvaluator, EvaluatorError: it was not evaluated.
     """
-    task, source = read_problem(Path(problem)), read_candidate(Path(candidate))
+    task, source = find_problem(problem, level, problem_id), read_candidate(Path(candidate))
     with tempfile.TemporaryDirectory(prefix="kernelevo-", ignore_cleanup_errors=True) as folder:
         return asyncio.run(runs.evaluate(task, source, load_settings(**settings), folder=Path(folder), effort=effort))
 
 
 def evolve(
-    problem: str | Path, *, start: Sequence[str | Path] = (), run_dir: str | Path | None = None, **settings: Any
+    problem: str | Path,
+    *,
+    level: int | None = None,
+    problem_id: int | None = None,
+    start: Sequence[str | Path] = (),
+    run_dir: str | Path | None = None,
+    **settings: Any,
 ) -> BestKernel | None:
     """Search for a faster kernel; returns the best, verified from scratch, or None where none was.
 
     Args:
-        problem: path of the problem's file.
+        problem: path of the problem's file; or, with `level` and `problem_id`, of a checkout of KernelBench, or `hf:OWNER/NAME`.
         start: paths of kernels to begin from.
         run_dir: folder of the run; chosen under `runs_dir` where it is not given.
         settings: any of `SearcherSettings`, e.g. `evaluations=25`.
@@ -56,7 +69,7 @@ def evolve(
         NoEvaluator, EvaluatorError: the run could not go on.
     """
     loaded = load_settings(**settings)
-    task = read_problem(Path(problem))
+    task = find_problem(problem, level, problem_id)
     kernels = [(Path(path).name, read_candidate(Path(path), "the starting kernel")) for path in start]
     folder = Path(run_dir) if run_dir is not None else runs.new_run_dir(loaded, task)
     state = asyncio.run(runs.evolve(task, kernels, loaded, run_dir=folder))

@@ -60,6 +60,24 @@ def test_evaluate_says_what_happened_and_exits_by_it(kernelevo: Kernelevo) -> No
     kernelevo(*nobody, code=3, evaluator=False)
 
 
+def test_problems_of_a_checkout_are_checked_and_said_why_not(kernelevo: Kernelevo) -> None:
+    folder = kernelevo.folder / "KernelBench" / "level1"
+    folder.mkdir(parents=True)
+    (folder / "1_Softmax.py").write_bytes((SOFTMAX / "problem.py").read_bytes())
+    broken = "import no_such_module\n\nclass Model: pass\n\ndef get_inputs(): return []\n"
+    (folder / "2_Broken.py").write_text(broken, encoding="utf-8")
+    (folder / "3_Nothing.py").write_text("x = 1\n", encoding="utf-8")
+    done = kernelevo("problem", "check", ".", "--json", "--record", "record.jsonl", code=1)
+    *rows, last = (json.loads(line) for line in done.stdout.splitlines())
+    found = {row["name"]: (row["state"], row["codes"]) for row in rows}
+    assert found["level1/1_Softmax"] == ("taken", [])
+    assert found["level1/2_Broken"] == ("failed", ["load_error"])
+    assert found["level1/3_Nothing"][0] == "failed" and set(found["level1/3_Nothing"][1]) == {"not_a_problem"}
+    assert last["counts"]["why"] == {"load_error": 1, "not_a_problem": 1}
+    shown = kernelevo("problem", "check", ".", "--record", "record.jsonl", code=1).stdout
+    assert "No module named" in shown and "not_a_problem" in shown
+
+
 def test_compare_tells_which_is_faster(kernelevo: Kernelevo) -> None:
     slow, fast = CHAIN / "start.py", CHAIN / "passes" / "cpp_ctypes.py"
     told = kernelevo.json("compare", CHAIN / "problem.py", slow, fast, code=0)

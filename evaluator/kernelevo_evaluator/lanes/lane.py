@@ -94,7 +94,7 @@ class Lane:
         except msgspec.ValidationError:
             return msgspec.msgpack.decode(payload, type=ProblemReport)
         await self._drop(problem.digest)
-        raise ProblemRefused(failed.message)
+        raise ProblemRefused(failed.message, code=failed.code)
 
     async def evaluate(
         self,
@@ -188,7 +188,8 @@ class Lane:
         runner.handed_over()
         if payload:
             await self._drop(problem.digest)
-            raise ProblemRefused(msgspec.msgpack.decode(payload, type=Outcome).message)
+            failed = msgspec.msgpack.decode(payload, type=Outcome)
+            raise ProblemRefused(failed.message, code=failed.code)
 
     async def _drop(self, digest: str) -> None:
         runner = self._references.pop(digest, None)

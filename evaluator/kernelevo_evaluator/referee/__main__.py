@@ -132,6 +132,7 @@ def _failure(decided: Decided) -> bytes:
             limit=decided.limit,
             error=decided.error or RaisedError(type="", message=decided.message),
             sandbox_ending=decided.ending,
+            code=decided.code,
         )
     )
 

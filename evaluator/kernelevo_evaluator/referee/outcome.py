@@ -33,6 +33,7 @@ class Decided(Exception):
         ending: SandboxEnding | None = None,
         correctness: Correctness | None = None,
         timing: Timing | None = None,
+        code: str = "",
     ) -> None:
         super().__init__(message)
         self.verdict = verdict
@@ -43,6 +44,8 @@ class Decided(Exception):
         self.ending = ending
         self.correctness = correctness
         self.timing = timing
+        self.code = code
+        """Of a problem's fault: what a person would look for, in one word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,5 +61,7 @@ class Outcome:
     correctness: Correctness | None = None
     timing: Timing | None = None
     checked_on: CheckedOn | None = None
+    code: str = ""
+    """Of a problem's fault: in one word."""
     findings: tuple[Finding, ...] = ()
     stages: tuple[StageTime, ...] = field(default=())

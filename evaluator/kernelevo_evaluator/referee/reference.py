@@ -151,6 +151,7 @@ class Reference:
                 Verdict.PROBLEM_FAULT,
                 self.runner.stage,
                 f"{what} returned other shapes, dtypes or structure than before: they must not depend on the seed",
+                code="changing_shapes",
             )
         self.runner.must(StoreInputs(nonce=nonce(), ring=CHECK_RING, slot=0), Done)
         return tensors_of(self.inputs, self.rings[CHECK_RING].inputs.copy_out(0))
@@ -184,6 +185,7 @@ class Reference:
                 Verdict.PROBLEM_FAULT,
                 self.runner.stage,
                 f"{what} would take {layout.nbytes / 2**20:.0f} MiB; this host takes at most {most / 2**20:.0f} MiB",
+                code="too_large",
             )
 
     def _ask_outputs(self, precision: str) -> Layout:

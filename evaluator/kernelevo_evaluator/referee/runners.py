@@ -188,7 +188,8 @@ class Runner:
     ) -> Decided:
         if error is None:
             self.alive = False
-        return Decided(self._blame or verdict, self.stage, message, limit=limit, error=error, ending=ending)
+        code = verdict.value if self._blame is not None else ""
+        return Decided(self._blame or verdict, self.stage, message, limit=limit, error=error, ending=ending, code=code)
 
 
 def nonce() -> int:

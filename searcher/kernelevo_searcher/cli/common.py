@@ -45,7 +45,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ProblemArgument = Annotated[Path, typer.Argument(metavar="PROBLEM.py", help="the reference: class Model, get_inputs()")]
+ProblemArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROBLEM",
+        help="the reference: a file with class Model and get_inputs(); or, with --level and --problem-id, a checkout of "
+        "KernelBench or hf:OWNER/NAME",
+    ),
+]
+LevelOption = Annotated[int | None, typer.Option(help="level of the problem, where PROBLEM is a collection")]
+ProblemIdOption = Annotated[int | None, typer.Option(help="number of the problem, where PROBLEM is a collection")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run, e.g. runs/softmax-…")]
 EvaluatorOption = Annotated[
     list[str] | None,

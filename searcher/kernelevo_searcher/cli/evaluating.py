@@ -13,6 +13,7 @@ import typer
 from kernelevo_api.json import to_json
 from kernelevo_api.types import Effort, Evaluation, Verdict
 from kernelevo_searcher import runs
+from kernelevo_searcher.catalogue import find_problem
 from kernelevo_searcher.cli.common import (
     NOT_DONE,
     NOT_PASSED,
@@ -23,7 +24,9 @@ from kernelevo_searcher.cli.common import (
     EvaluatorOption,
     Exit,
     JsonOption,
+    LevelOption,
     ProblemArgument,
+    ProblemIdOption,
     app,
     checked_baseline,
     reported_errors,
@@ -31,7 +34,7 @@ from kernelevo_searcher.cli.common import (
     settings_from,
 )
 from kernelevo_searcher.display import describe_evaluation, plain, ratio_text
-from kernelevo_searcher.inputs import BadInput, read_candidate, read_problem
+from kernelevo_searcher.inputs import BadInput, read_candidate
 from kernelevo_searcher.state import is_ours
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ __all__ = ["compare", "evaluate"]
 def evaluate(
     problem: ProblemArgument,
     candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE.py", help="the kernel: class ModelNew")],
+    level: LevelOption = None,
+    problem_id: ProblemIdOption = None,
     effort: Annotated[str, typer.Option(metavar="screen|full|final", help="how much to spend on it")] = "full",
     baseline: BaselineOption = None,
     evaluator: EvaluatorOption = None,
@@ -58,10 +63,11 @@ def evaluate(
     Examples:
       kernelevo evaluate examples/softmax/problem.py my_softmax.py
       kernelevo evaluate problem.py kernel.py --effort final --json | jq .timing.speedup
+      kernelevo evaluate KernelBench kernel.py --level 1 --problem-id 23
     """
     with reported_errors():
         settings = settings_from(evaluator, baseline=checked_baseline(baseline))
-        task = read_problem(problem)
+        task = find_problem(problem, level, problem_id)
         source = read_candidate(candidate)
         evaluation = _evaluated(task, source, settings, effort=effort, fresh=fresh, accept_refused=accept_refused)
         if as_json:
@@ -76,6 +82,8 @@ def compare(
     problem: ProblemArgument,
     a: Annotated[Path, typer.Argument(metavar="A.py", help="the candidate to compare with")],
     b: Annotated[Path, typer.Argument(metavar="B.py", help="the candidate that is judged")],
+    level: LevelOption = None,
+    problem_id: ProblemIdOption = None,
     effort: Annotated[str, typer.Option(metavar="screen|full|final", help="how much to spend on it")] = "full",
     evaluator: EvaluatorOption = None,
     accept_refused: AcceptOption = False,
@@ -89,7 +97,7 @@ def compare(
     """
     with reported_errors():
         settings = settings_from(evaluator)
-        task = read_problem(problem)
+        task = find_problem(problem, level, problem_id)
         source_a, source_b = read_candidate(a, "candidate A"), read_candidate(b, "candidate B")
         evaluation = _evaluated(
             task, source_b, settings, effort=effort, against=source_a, accept_refused=accept_refused

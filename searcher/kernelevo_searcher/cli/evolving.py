@@ -15,6 +15,7 @@ from kernelevo_api.json import to_json
 from kernelevo_api.pool import NoEvaluator
 from kernelevo_searcher import runs
 from kernelevo_searcher.best import write_best
+from kernelevo_searcher.catalogue import find_problem
 from kernelevo_searcher.cli.common import (
     NOT_DONE,
     NOT_PASSED,
@@ -23,6 +24,8 @@ from kernelevo_searcher.cli.common import (
     EvaluatorOption,
     Exit,
     JsonOption,
+    LevelOption,
+    ProblemIdOption,
     app,
     checked_baseline,
     reported_errors,
@@ -31,7 +34,7 @@ from kernelevo_searcher.cli.common import (
 from kernelevo_searcher.cli.interrupts import run_draining
 from kernelevo_searcher.display import ledger_lines, open_display, plain, ratio_text
 from kernelevo_searcher.drain import Drain
-from kernelevo_searcher.inputs import BadInput, read_candidate, read_problem, read_text
+from kernelevo_searcher.inputs import BadInput, read_candidate, read_text
 from kernelevo_searcher.state import proves_speedup, replay
 from kernelevo_searcher.store import read_records
 
@@ -52,8 +55,14 @@ __all__ = ["advice", "evolve"]
 )
 def evolve(
     problem: Annotated[
-        Path | None, typer.Argument(metavar="PROBLEM.py", help="the reference; not needed with --resume")
+        str | None,
+        typer.Argument(
+            metavar="PROBLEM",
+            help="the reference: a file, or a collection with --level and --problem-id; not needed with --resume",
+        ),
     ] = None,
+    level: LevelOption = None,
+    problem_id: ProblemIdOption = None,
     start: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="a kernel to begin from (repeatable)")
     ] = None,
@@ -113,6 +122,7 @@ def evolve(
     \b
     Examples:
       kernelevo evolve problem.py --start kernel.py --evaluations 25
+      kernelevo evolve KernelBench --level 2 --problem-id 40
       kernelevo evolve problem.py --model qwen3 --base-url http://localhost:8000/v1
       kernelevo evolve problem.py --model gpt-5,role=strong --model gpt-5-mini,role=cheap --budget-dollars 5
       kernelevo evolve --resume runs/softmax-20261201-101500-3f2a --evaluations 100
@@ -155,7 +165,7 @@ def evolve(
             )
         else:
             assert problem is not None
-            task = read_problem(problem)
+            task = find_problem(problem, level, problem_id)
             kernels = [(path.name, read_candidate(path, "the starting kernel")) for path in start or ()]
             run_dir = run or runs.new_run_dir(settings, task)
             work = runs.evolve(
