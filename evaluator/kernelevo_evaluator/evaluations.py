@@ -134,19 +134,19 @@ class Evaluations:
 
     def capabilities(self) -> Capabilities:
         """What this evaluator can do, and how busy it is."""
-        facts = self._facts
+        facts, faults = self._facts, self._executor.device_faults
         return Capabilities(
             api_version=API_VERSION,
             protocol_version=facts.protocol_version,
             evaluator_version=self._version,
             instance_id=self._store.instance_id,
             devices=tuple(
-                replace(device, healthy=device.healthy and device.id not in self._executor.device_faults)
+                replace(device, healthy=device.healthy and device.id not in faults, fault=faults.get(device.id, ""))
                 for device in facts.devices
             ),
             languages=facts.languages,
             toolchain=facts.toolchain,
-            sandbox=facts.sandbox,
+            sandbox=self._executor.sandbox or facts.sandbox,
             default_limits=facts.default_limits,
             maximum_limits=facts.maximum_limits,
             maximum_source_bytes=self._settings.maximum_source_bytes,

@@ -144,6 +144,11 @@ class Executor(ABC):
         return {}
 
     @property
+    def sandbox(self) -> SandboxInfo | None:
+        """What isolation was last seen to guarantee; `None` where no more is known than at the start."""
+        return None
+
+    @property
     def lane_states(self) -> Mapping[str, LaneState]:
         """What the lane of each device does, by the device's id; empty where that is not known here."""
         return {}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernelevo_api.types import Effort, Environment, Guarantee, SandboxInfo, Stage, Tool
 from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault, LaneState, ProblemRefused
@@ -17,6 +17,7 @@ from kernelevo_evaluator.lanes.cores import Cores
 from kernelevo_evaluator.lanes.cpu import cpu_device, cpu_languages
 from kernelevo_evaluator.lanes.gpu import NoGpu, find_gpus, gpu_device, gpu_languages, share_cpus
 from kernelevo_evaluator.lanes.health import SUSPICIOUS, LaneHealth
+from kernelevo_evaluator.lanes.isolation import Isolation
 from kernelevo_evaluator.lanes.lane import Lane
 from kernelevo_evaluator.lanes.loading import Loader
 from kernelevo_evaluator.lanes.quiet import Quiet
@@ -27,7 +28,7 @@ from kernelevo_evaluator.languages.toolkit import cpp_compiler_version, cuda_too
 from kernelevo_sandbox import SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 
     from kernelevo_api.types import Evaluation, Finding, Limits, ProblemReport, Seed
     from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.settings import ExecutorSettings
     from kernelevo_sandbox import Guarantee as Probed
     from kernelevo_sandbox import Sandbox
+
+T = TypeVar("T")
 
 _MOST_SPARES = 6
 """Each takes seconds to import torch, and half a gigabyte of a GPU's memory: what one evaluation a second needs."""
@@ -52,15 +55,14 @@ class LocalExecutor(Executor):
         self._sandbox = sandbox
         self._settings = settings
         self._guarantees = guarantees
-        self._held: frozenset[str] = frozenset()
+        self._isolation: Isolation | None = None
         self._lanes: list[Lane] = []
-        self._health = LaneHealth(isolation=self._lost_isolation)
+        self._health = LaneHealth()
         self._facts: ExecutorFacts | None = None
 
     async def start(self) -> ExecutorFacts:
         settings = self._settings
         guarantees = self._guarantees if self._guarantees is not None else await self._sandbox.probe()
-        self._held = frozenset(one.name for one in guarantees if one.essential and one.holds)
         await self._sandbox.sweep()
         artefacts = Path(settings.state_dir) / "artefacts"
         gpus = self._find_gpus()
@@ -102,15 +104,21 @@ class LocalExecutor(Executor):
             devices=tuple(devices),
             languages=languages,
             toolchain=tuple(tools),
-            sandbox=SandboxInfo(
-                backend=self._sandbox.name,
-                guarantees=tuple(Guarantee(name=g.name, holds=g.holds, evidence=g.evidence) for g in guarantees),
-            ),
+            sandbox=_sandbox_info(self._sandbox.name, guarantees),
             default_limits=settings.default_limits,
             maximum_limits=settings.maximum_limits,
             efforts=(Effort.SCREEN, Effort.FULL, Effort.FINAL),
             protocol_version=PROTOCOL_VERSION,
         )
+        self._isolation = Isolation(
+            self._sandbox,
+            guarantees,
+            seconds=settings.isolation_check_s,
+            turn=self._turn_to_look,
+            returned=self._isolated_again,
+        )
+        if self._sandbox.name != "none":  # which guarantees nothing that could be lost
+            self._isolation.watch()
         return self._facts
 
     def _find_gpus(self) -> tuple[Gpu, ...]:
@@ -153,6 +161,8 @@ class LocalExecutor(Executor):
         return max(1, min(_MOST_SPARES, len(cores.background) // 2)) if cores.background_apart else 1
 
     async def close(self) -> None:
+        if self._isolation is not None:
+            await self._isolation.close()
         await self._health.close()
         await asyncio.gather(*(lane.close() for lane in self._lanes))
         await self._sandbox.close()
@@ -167,10 +177,18 @@ class LocalExecutor(Executor):
 
     @property
     def healthy(self) -> bool:
-        return any(lane not in self._health.reasons for lane in self._lanes)
+        return not self._not_isolated and any(lane not in self._health.reasons for lane in self._lanes)
+
+    @property
+    def sandbox(self) -> SandboxInfo | None:
+        if self._isolation is None:
+            return None
+        return _sandbox_info(self._sandbox.name, self._isolation.guarantees)
 
     @property
     def device_faults(self) -> Mapping[str, str]:
+        if lost := self._not_isolated:
+            return {name: lost for name, _ in self._by_device()}
         reasons = self._health.reasons
         # Metrics ask from a thread of their own, so a reason may go between two looks.
         return {name: reason for name, lane in self._by_device() if (reason := reasons.get(lane)) is not None}
@@ -190,7 +208,7 @@ class LocalExecutor(Executor):
         return [(device.id, lane) for device, lane in zip(self._facts.devices, self._lanes, strict=True)]
 
     def _state(self, lane: Lane) -> LaneState:
-        if lane in self._health.reasons:
+        if self._not_isolated or lane in self._health.reasons:
             return LaneState.OUT_OF_SERVICE
         if lane.exclusive.locked():
             return LaneState.RUNNING
@@ -202,9 +220,9 @@ class LocalExecutor(Executor):
         with self._working() as lane:
             async with lane.exclusive:
                 try:
-                    report = await lane.audit(problem, limits, progress)
-                except (ExecutorFault, SandboxError):
-                    await self._health.examine_fault(lane)
+                    report = await self._guarded(lane.audit(problem, limits, progress))
+                except (ExecutorFault, SandboxError) as error:
+                    await self._examine_fault(lane, error)
                     raise
         refusing = [finding for finding in report.findings if finding.refuses]
         if refusing and not accept_refused:
@@ -220,15 +238,15 @@ class LocalExecutor(Executor):
         progress(Stage.BASELINE, "generating a first candidate with TorchInductor")
         with self._working() as lane:
             async with lane.exclusive:
-                return await seeds_of(lane.pool, lane.quiet, problem, runner_limits(limits), seconds)
+                return await self._guarded(seeds_of(lane.pool, lane.quiet, problem, runner_limits(limits), seconds))
 
     async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:
         with self._working() as lane:
             try:
-                evaluation = await Carrying(lane, job, self._environment(lane), progress).carry_out()
-            except (ExecutorFault, SandboxError):
+                evaluation = await self._guarded(Carrying(lane, job, self._environment(lane), progress).carry_out())
+            except (ExecutorFault, SandboxError) as error:
                 async with lane.exclusive:
-                    await self._health.examine_fault(lane)
+                    await self._examine_fault(lane, error)
                 raise
             if evaluation.verdict in SUSPICIOUS and lane.gpu is not None:
                 async with lane.exclusive:
@@ -245,23 +263,48 @@ class LocalExecutor(Executor):
         except SandboxError as error:
             raise ExecutorFault(str(error)) from error
 
-    async def _lost_isolation(self) -> str:
-        """Essential guarantees that held at the start and do so no more (a control group gone, an engine that ended)."""
-        try:
-            found = await self._sandbox.probe()
-        except SandboxError as error:
-            return f"nothing can be isolated any more: {error}"
-        lost = [one for one in found if one.essential and not one.holds and one.name in self._held]
-        return "; ".join(f"{one.name} no longer holds: {one.evidence}" for one in lost)
+    @property
+    def _not_isolated(self) -> str:
+        """What isolation lacks just now, and what to do; empty while it holds."""
+        return self._isolation.reason if self._isolation is not None else ""
+
+    async def _guarded(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._isolation is not None
+        return await self._isolation.guard(work)
+
+    async def _examine_fault(self, lane: Lane, error: Exception) -> None:
+        """After our own failure: does the host still isolate, and does the device still compute? With `exclusive` held.
+
+        Raises:
+            ExecutorFault: `error` came of lost isolation.
+        """
+        assert self._isolation is not None
+        if lost := self._not_isolated or await self._isolation.check(lane.cores.background):
+            raise ExecutorFault(f"the host isolates no more: {lost}") from error
+        await self._health.examine(lane)
+
+    @asynccontextmanager
+    async def _turn_to_look(self) -> AsyncIterator[frozenset[int]]:
+        """A moment and cores for a probe, where nothing is timed: an idle lane's if there is one."""
+        lane = min(self._lanes, key=lambda lane: (lane.exclusive.locked(), lane.claims))
+        if lane.cores.background_apart:
+            yield lane.cores.background
+            return
+        async with lane.exclusive:
+            yield lane.cores.all
+
+    def _isolated_again(self) -> None:
+        for lane in self._lanes:
+            lane.pool.refill()
 
     def _least_loaded(self) -> Lane:
         """
         Raises:
             ExecutorFault: no lane is in service.
         """
-        working = [lane for lane in self._lanes if lane not in self._health.reasons]
+        working = [lane for lane in self._lanes if lane not in self._health.reasons and not self._not_isolated]
         if not working:
-            raise ExecutorFault(f"no device is in service: {'; '.join(self.device_faults.values())}")
+            raise ExecutorFault(f"no device is in service: {'; '.join(dict.fromkeys(self.device_faults.values()))}")
         return min(working, key=lambda lane: lane.claims)
 
     def _environment(self, lane: Lane) -> Environment:
@@ -274,6 +317,16 @@ class LocalExecutor(Executor):
             protocol_version=PROTOCOL_VERSION,
             host_kernel=platform.release(),
         )
+
+
+def _sandbox_info(backend: str, guarantees: Sequence[Probed]) -> SandboxInfo:
+    return SandboxInfo(
+        backend=backend,
+        guarantees=tuple(
+            Guarantee(name=g.name, holds=g.holds, evidence=g.evidence, remedy=g.remedy, essential=g.essential)
+            for g in guarantees
+        ),
+    )
 
 
 def _installed(name: str) -> str:

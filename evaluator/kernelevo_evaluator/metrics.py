@@ -102,6 +102,14 @@ class _State(Collector):
         for device in found.devices:
             devices.add_metric([device.id, device.name], float(device.healthy))
         yield devices
+        guarantees = GaugeMetricFamily(
+            "kernelevo_guarantee_holds",
+            "Whether isolation guarantees this, as last tried; an essential one that is lost takes every lane out of service.",
+            labels=["guarantee", "essential"],
+        )
+        for one in found.sandbox.guarantees if found.sandbox is not None else ():
+            guarantees.add_metric([one.name, str(one.essential).lower()], float(one.holds))
+        yield guarantees
         yield from self._lanes()
 
     def _lanes(self) -> Iterator[Metric]:

@@ -151,6 +151,10 @@ class EvaluatorSettings(BaseSettings):
         description="runners kept warm on each lane for the next evaluations; empty: as many as its cores can keep up",
     )
 
+    isolation_check_s: Seconds = pydantic.Field(
+        60.0, description="seconds between two tries of what the sandbox guarantees, while the evaluator serves"
+    )
+
     # A cluster's devices in place of this host's
     executor: Literal["local", "ray"] = pydantic.Field(
         "local", description="where devices are: local, on this host; ray, on the hosts of a Ray cluster"
@@ -259,6 +263,7 @@ class EvaluatorSettings(BaseSettings):
             lane_cpus=parse_core_sets(self.lane_cpus),
             build_workers=self.build_workers,
             spare_runners=self.spare_runners,
+            isolation_check_s=self.isolation_check_s,
             simulated_lanes=self.simulated_lanes,
             simulated_s=self.simulated_s,
             default_limits=self._limits(""),
@@ -302,6 +307,7 @@ class ExecutorSettings:
     build_workers: int = 1
     spare_runners: int | None = None
     """Of each lane; `None`: as many as its cores can keep up."""
+    isolation_check_s: float = 60.0
     simulated_lanes: int = 1
     simulated_s: float = 1.0
     default_limits: Limits

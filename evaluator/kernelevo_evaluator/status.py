@@ -82,7 +82,7 @@ def facts(found: Capabilities) -> list[tuple[str, str]]:
             ("queued", f"{queue.queued} of {queue.capacity}"),
         ]
     for device in found.devices:
-        state = "" if device.healthy else ", NOT HEALTHY"
+        state = "" if device.healthy else ", NOT HEALTHY" + (f": {device.fault}" if device.fault else "")
         lines.append((f"device {device.id}", f"{device.name}, {device.architecture}{state}"))
     languages = [one.language.value for one in found.languages if one.language is not None]
     lines.append(("languages", ", ".join(dict.fromkeys(languages))))

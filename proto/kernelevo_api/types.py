@@ -220,6 +220,8 @@ class Device:
     healthy: bool = False
     cpus: tuple[int, ...] = ()
     """Cores a CPU lane runs on."""
+    fault: str = ""
+    """Why it is not healthy, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +251,10 @@ class Guarantee:
     name: str = ""
     holds: bool = False
     evidence: str = ""
+    remedy: str = ""
+    """What to do about it where it does not hold."""
+    essential: bool = False
+    """Without it no candidate is run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

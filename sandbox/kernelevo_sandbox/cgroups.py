@@ -207,6 +207,11 @@ class CgroupTree(GroupTree):
         except OSError as failure:
             raise SandboxBroken(f"could not set a control group's limit: {failure}") from failure
 
+    def taken_away(self) -> str:
+        # Nothing inside can do it: its processes were moved elsewhere first, where no limit of ours holds them.
+        gone = [str(place) for place in self.folders() if not place.exists()]
+        return f"control groups were removed by somebody else ({', '.join(gone)})" if gone else ""
+
     def remove(self) -> bool:
         self.close()
         gone = True

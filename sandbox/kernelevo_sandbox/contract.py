@@ -206,8 +206,14 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    async def probe(self) -> tuple[Guarantee, ...]:
-        """Try what this backend promises on this host, and say what holds."""
+    async def probe(self, cpus: frozenset[int] | None = None) -> tuple[Guarantee, ...]:
+        """Try what this backend promises on this host, and say what holds. May be called again at any time.
+
+        `cpus`: cores to do it on; `None`: all that the caller may use.
+
+        Raises:
+            SandboxError: nothing can be started at all; says why.
+        """
 
     @abstractmethod
     async def sweep(self) -> int:

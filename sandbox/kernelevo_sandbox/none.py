@@ -87,10 +87,10 @@ class NoSandbox(Sandbox):
         self._living.add(process)
         return process
 
-    async def probe(self) -> tuple[Guarantee, ...]:
+    async def probe(self, cpus: frozenset[int] | None = None) -> tuple[Guarantee, ...]:
         from kernelevo_sandbox.probes import probe
 
-        return await probe(self, ())
+        return await probe(self, (), cpus)
 
     async def sweep(self) -> int:
         """Nothing: processes end with the launcher, and nothing else is left behind."""

@@ -18,7 +18,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelevo_sandbox.contract import EndKind, Guarantee, Limits, MemoryEnforcement, SandboxError, SandboxSpec
+from kernelevo_sandbox.contract import (
+    EndKind,
+    Guarantee,
+    Limits,
+    MemoryEnforcement,
+    SandboxBroken,
+    SandboxError,
+    SandboxSpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -50,9 +58,10 @@ def _guarantee(name: str, holds: bool, evidence: str, *, essential: bool = True,
 class _Prober:
     """Runs Python inside the backend."""
 
-    def __init__(self, sandbox: Sandbox, mounts: tuple[Mount, ...]) -> None:
+    def __init__(self, sandbox: Sandbox, mounts: tuple[Mount, ...], cpus: frozenset[int] | None) -> None:
         self.sandbox = sandbox
         self._mounts = mounts
+        self._cpus = cpus
 
     def spec(self, code: str, *arguments: str, fds: dict[int, int] | None = None, **limits: Any) -> SandboxSpec:
         return SandboxSpec(
@@ -70,6 +79,7 @@ class _Prober:
             ),
             fds=fds or {},
             mounts=self._mounts,
+            cpus=self._cpus,
             label="probe",
         )
 
@@ -77,15 +87,20 @@ class _Prober:
         return await (await self.sandbox.start(self.spec(code, *arguments, **changes))).wait()
 
 
-async def probe(sandbox: Sandbox, mounts: tuple[Mount, ...]) -> tuple[Guarantee, ...]:
-    """Try what `sandbox` promises. `mounts` make the running Python visible inside.
+async def probe(
+    sandbox: Sandbox, mounts: tuple[Mount, ...], cpus: frozenset[int] | None = None
+) -> tuple[Guarantee, ...]:
+    """Try what `sandbox` promises, on the cores `cpus`. `mounts` make the running Python visible inside.
 
     Raises:
-        SandboxUnavailable: nothing can be started at all; says why.
+        SandboxError: nothing can be started at all; says why.
     """
-    prober = _Prober(sandbox, mounts)
+    prober = _Prober(sandbox, mounts, cpus)
     # The first start shows whether any is possible, so that one clear error comes instead of many.
-    first = await _attempts(prober)
+    try:
+        first = await _attempts(prober)
+    except OSError as failure:
+        raise SandboxBroken(f"what a probe needs cannot be made in {tempfile.gettempdir()}: {failure}") from failure
     found: list[Guarantee] = list(first)
     for result in await asyncio.gather(
         *(_tried(name, attempt, prober) for name, attempt in _TRIALS.items()),

@@ -139,6 +139,7 @@ class SupervisedProcess(SandboxProcess):
         self._init_fd: int | None = None
         self._killed_for: EndKind | None = None
         self._killed_detail = ""
+        self._lost = ""
         self._wake = asyncio.Event()
         cell.exit.add_done_callback(lambda _: self._wake.set())
         self._usage: Usage = tree.usage()
@@ -283,6 +284,10 @@ class SupervisedProcess(SandboxProcess):
 
     def _check_limits(self) -> None:
         limits = self._limits
+        if lost := self._tree.taken_away():
+            self._lost = lost
+            self._kill(EndKind.KILLED)
+            return
         if limits.wall_seconds is not None and self._running_seconds() >= limits.wall_seconds:
             self._kill(EndKind.WALL_TIMEOUT)
             return
@@ -312,6 +317,10 @@ class SupervisedProcess(SandboxProcess):
                 raise SandboxBroken(f"processes of the sandbox outlived SIGKILL by {_DEATH_SECONDS:g} s")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.01)
+        if self._killed_for is None:
+            self._lost = self._tree.taken_away()
+        if self._lost:
+            raise SandboxBroken(f"nothing held the sandbox's limits any more: {self._lost}")
         wall = time.monotonic() - self._started - self._frozen_seconds
         if self._frozen_at is not None:
             wall -= time.monotonic() - self._frozen_at

@@ -72,6 +72,10 @@ class Tree(ABC):
     def usage(self) -> Usage:
         """What the tree uses."""
 
+    def taken_away(self) -> str:
+        """What was to hold the tree and is there no more, by somebody else's doing; empty while all of it is."""
+        return ""
+
     @abstractmethod
     def remove(self) -> bool:
         """Give up what held the tree, after its end; whether that worked."""

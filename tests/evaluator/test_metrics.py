@@ -54,6 +54,7 @@ async def test_counts_what_happens(host: Any, make_request: Any) -> None:
     assert seen["kernelevo_lane_state", "cpu", "running"] == 1
     assert seen["kernelevo_lane_state", "cpu", "idle"] == seen["kernelevo_lane_state", "cpu", "out_of_service"] == 0
     assert seen["kernelevo_warm_runners", "cpu"] == 2
+    assert seen["kernelevo_guarantee_holds", "false", "none"] == 0
     assert "a-name" not in str(seen)
     host.executor.well = False
     seen = await scrape(host)

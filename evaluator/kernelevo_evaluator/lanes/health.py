@@ -2,7 +2,7 @@
 
 What a candidate does to its own context ends with its process. What it does to a device may not: a kernel that nothing ends, a
 driver that lost the device. The lane's referee, which has a context of its own there, computes something known; where it fails
-twice, the second time as a fresh process, the lane is quarantined. So it is where the host no longer isolates what runs on it.
+twice, the second time as a fresh process, the lane is quarantined. (Whether the host still isolates is `lanes.isolation`'s.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.messages.referee import ProbeDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from kernelevo_evaluator.lanes.lane import Lane
 
@@ -37,11 +37,7 @@ AGAIN_SECONDS = 60.0
 class LaneHealth:
     """Which lanes are out of service, and why."""
 
-    def __init__(
-        self, again_seconds: float = AGAIN_SECONDS, isolation: Callable[[], Awaitable[str]] | None = None
-    ) -> None:
-        """`isolation` tries what the sandbox promises; returns what was lost, or nothing."""
-        self._isolation = isolation
+    def __init__(self, again_seconds: float = AGAIN_SECONDS) -> None:
         self._again_seconds = again_seconds
         self._reasons: dict[Lane, str] = {}
         self._looking: dict[Lane, asyncio.Task[None]] = {}
@@ -53,14 +49,8 @@ class LaneHealth:
 
     async def examine(self, lane: Lane) -> bool:
         """Let the lane's referee compute something known. To be called with the lane's `exclusive` held."""
-        return await self._judge(lane, "")
-
-    async def examine_fault(self, lane: Lane) -> bool:
-        """The same after the evaluator's own failure, which may be that the host isolates no more."""
-        return await self._judge(lane, await self._isolation() if self._isolation is not None else "")
-
-    async def _judge(self, lane: Lane, reason: str) -> bool:
-        for _ in range(0 if reason else 2):
+        reason = ""
+        for _ in range(2):
             try:
                 referee = await lane.referee()
                 await referee.job(ProbeDevice(), (), None, PROBE_SECONDS)
@@ -79,7 +69,7 @@ class LaneHealth:
             while True:
                 await asyncio.sleep(self._again_seconds)
                 async with lane.exclusive:
-                    if await self.examine_fault(lane):
+                    if await self.examine(lane):
                         return
         finally:
             self._looking.pop(lane, None)

@@ -66,6 +66,7 @@ class BubblewrapSandbox(Sandbox):
         self._uids = Uids()
         self._living: set[SupervisedProcess] = set()
         self._layout: cgroups.Layout | None = None
+        self._layout_failed = False
         self._bwrap: Path | None = None
         self._filter: bytes | None = None
         self._namespaces: dict[Identity, str | None] = {}
@@ -80,6 +81,17 @@ class BubblewrapSandbox(Sandbox):
             self._layout = cgroups.discover() if self._use_cgroups else cgroups.Layout(why_not=("not asked for",))
         return self._layout
 
+    def _new_tree(self) -> Tree:
+        if self._layout_failed and self._use_cgroups:
+            self._layout_failed = False
+            # They may have been made anew, or elsewhere. Never fall to the watchdog meanwhile: a limit that the kernel kept
+            # would be kept less well, and nobody told.
+            found = cgroups.discover()
+            if found.version is not None:
+                self._layout = found
+        layout = self.layout
+        return cgroups.CgroupTree(layout) if layout.version is not None else ProcTree()
+
     async def start(self, spec: SandboxSpec) -> SandboxProcess:
         if self._closed:
             raise SandboxBroken("this sandbox backend was closed")
@@ -91,6 +103,10 @@ class BubblewrapSandbox(Sandbox):
             cell, tree = await self._cell()
             try:
                 return await self._run(spec, identity, uid, cell, tree, started)
+            except SandboxBroken:
+                self._layout_failed = True
+                await discard(cell, tree)
+                raise
             except BaseException:
                 await discard(cell, tree)
                 raise
@@ -101,10 +117,10 @@ class BubblewrapSandbox(Sandbox):
                 self._uids.give_back(uid)
             raise
 
-    async def probe(self) -> tuple[Guarantee, ...]:
+    async def probe(self, cpus: frozenset[int] | None = None) -> tuple[Guarantee, ...]:
         from kernelevo_sandbox.probes import probe
 
-        return await probe(self, interpreter_mounts())
+        return await probe(self, interpreter_mounts(), cpus)
 
     async def sweep(self) -> int:
         return await asyncio.to_thread(cgroups.sweep) if self._use_cgroups else 0
@@ -144,8 +160,11 @@ class BubblewrapSandbox(Sandbox):
             self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _new_cell(self) -> tuple[Cell, Tree]:
-        layout = self.layout
-        tree: Tree = cgroups.CgroupTree(layout) if layout.version is not None else ProcTree()
+        try:
+            tree = self._new_tree()
+        except SandboxBroken:
+            self._layout_failed = True
+            raise
         try:
             return await self._launcher.cell(tree.join_files(), tree.thaw_files()), tree
         except BaseException:

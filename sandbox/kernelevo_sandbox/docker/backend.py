@@ -107,10 +107,10 @@ class DockerSandbox(Sandbox):
         finally:
             self._prepare(shape)
 
-    async def probe(self) -> tuple[Guarantee, ...]:
+    async def probe(self, cpus: frozenset[int] | None = None) -> tuple[Guarantee, ...]:
         from kernelevo_sandbox.probes import probe
 
-        return await probe(self, interpreter_mounts())
+        return await probe(self, interpreter_mounts(), cpus)
 
     async def sweep(self) -> int:
         await self._open()
@@ -216,9 +216,13 @@ class DockerSandbox(Sandbox):
                 name = folder = None
                 raise
             return held
-        except BaseException:
+        except BaseException as failure:
             if folder is not None:
                 self._remove_later(self._removed(name, folder, uid))
+            else:
+                self._uids.give_back(uid)
+            if isinstance(failure, OSError):
+                raise SandboxBroken(f"no container can be prepared in {self._base}: {failure}") from failure
             raise
 
     async def _trust_toolkit(self) -> None:

@@ -42,12 +42,16 @@ class Folder:
         self.place = place
         self.box = place / "box"
         self.etc = place / "etc"
-        for folder in (self.box, self.etc):
-            folder.mkdir()
-            folder.chmod(0o755)
-        _write(self.box / LAUNCHER, Path(launcher.__file__).read_text())
-        for name, content in _etc(uid).items():
-            _write(self.etc / name, content)
+        try:
+            for folder in (self.box, self.etc):
+                folder.mkdir()
+                folder.chmod(0o755)
+            _write(self.box / LAUNCHER, Path(launcher.__file__).read_text())
+            for name, content in _etc(uid).items():
+                _write(self.etc / name, content)
+        except BaseException:
+            self.remove()
+            raise
 
     def etc_files(self) -> dict[str, Path]:
         """The files of /etc by name."""

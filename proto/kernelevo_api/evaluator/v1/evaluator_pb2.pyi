@@ -547,6 +547,7 @@ class Device(_message.Message):
     DRIVER_VERSION_FIELD_NUMBER: _builtins.int
     HEALTHY_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Stable on this host, e.g. "cpu" or an NVML UUID."""
     kind: Global___DeviceKind.ValueType
@@ -565,6 +566,8 @@ class Device(_message.Message):
     """Read plus write of a large copy, measured here."""
     driver_version: _builtins.str
     healthy: _builtins.bool
+    fault: _builtins.str
+    """Why it is not healthy, and what to do about it."""
     @_builtins.property
     def measured_rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArithmeticRate]:
         """Dense multiply-add rate, measured here, by dtype."""
@@ -591,10 +594,11 @@ class Device(_message.Message):
         driver_version: _builtins.str = ...,
         healthy: _builtins.bool = ...,
         cpus: _abc.Iterable[_builtins.int] | None = ...,
+        fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_measured_bandwidth_gb_per_s", b"_measured_bandwidth_gb_per_s", "measured_bandwidth_gb_per_s", b"measured_bandwidth_gb_per_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_bandwidth_gb_per_s", b"_measured_bandwidth_gb_per_s", "architecture", b"architecture", "cpus", b"cpus", "driver_version", b"driver_version", "healthy", b"healthy", "id", b"id", "kind", b"kind", "l2_bytes", b"l2_bytes", "measured_bandwidth_gb_per_s", b"measured_bandwidth_gb_per_s", "measured_rates", b"measured_rates", "memory_bytes", b"memory_bytes", "multiprocessors", b"multiprocessors", "name", b"name", "registers_per_multiprocessor", b"registers_per_multiprocessor", "shared_memory_per_block_bytes", b"shared_memory_per_block_bytes", "shared_memory_per_multiprocessor_bytes", b"shared_memory_per_multiprocessor_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_bandwidth_gb_per_s", b"_measured_bandwidth_gb_per_s", "architecture", b"architecture", "cpus", b"cpus", "driver_version", b"driver_version", "fault", b"fault", "healthy", b"healthy", "id", b"id", "kind", b"kind", "l2_bytes", b"l2_bytes", "measured_bandwidth_gb_per_s", b"measured_bandwidth_gb_per_s", "measured_rates", b"measured_rates", "memory_bytes", b"memory_bytes", "multiprocessors", b"multiprocessors", "name", b"name", "registers_per_multiprocessor", b"registers_per_multiprocessor", "shared_memory_per_block_bytes", b"shared_memory_per_block_bytes", "shared_memory_per_multiprocessor_bytes", b"shared_memory_per_multiprocessor_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__measured_bandwidth_gb_per_s: _TypeAlias = _typing.Literal["measured_bandwidth_gb_per_s"]  # noqa: Y015
     _WhichOneofArgType__measured_bandwidth_gb_per_s: _TypeAlias = _typing.Literal["_measured_bandwidth_gb_per_s", b"_measured_bandwidth_gb_per_s"]  # noqa: Y015
@@ -709,19 +713,27 @@ class Guarantee(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     HOLDS_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    ESSENTIAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     holds: _builtins.bool
     evidence: _builtins.str
+    remedy: _builtins.str
+    """What to do about it where it does not hold."""
+    essential: _builtins.bool
+    """Without it no candidate is run."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         holds: _builtins.bool = ...,
         evidence: _builtins.str = ...,
+        remedy: _builtins.str = ...,
+        essential: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence", "holds", b"holds", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["essential", b"essential", "evidence", b"evidence", "holds", b"holds", "name", b"name", "remedy", b"remedy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
