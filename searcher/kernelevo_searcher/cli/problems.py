@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kernelevo_searcher.checking import Checked
     from kernelevo_searcher.settings import SearcherSettings
 
-__all__ = ["problem_app"]
+__all__ = ["line_of", "problem_app"]
 
 problem_app = typer.Typer(
     name="problem", help="Problems: whether an evaluator takes them, and why not.", no_args_is_help=True
@@ -121,7 +121,7 @@ class _Teller:
         """A line for it."""
         self.results.append(one)
         self._wipe()
-        sys.stdout.write(f"{json.dumps(to_json(one), allow_nan=False) if self._as_json else _line(one)}\n")
+        sys.stdout.write(f"{json.dumps(to_json(one), allow_nan=False) if self._as_json else line_of(one)}\n")
         sys.stdout.flush()
 
     def conclude(self) -> None:
@@ -140,7 +140,8 @@ class _Teller:
             sys.stderr.flush()
 
 
-def _line(one: Checked) -> str:
+def line_of(one: Checked) -> str:
+    """A result for people."""
     said = f"{plain(one.name):<{_NAME_WIDTH}} {one.state.value.replace('_', ' '):<12}"
     if one.state is State.TAKEN:
         eager = f"eager {one.eager_us:.1f} us" if one.eager_us is not None else ""
