@@ -13,51 +13,36 @@ import uuid
 from typing import TYPE_CHECKING
 
 from kernelevo_api.pool import NotEvaluated
-from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Language, Problem
 from kernelevo_searcher import policy
-from kernelevo_searcher.dedupe import normal_digest
 from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.events import (
-    CandidateProposed,
-    DuplicateSkipped,
     EvaluationFailed,
-    EvaluationFinished,
     EvaluationStarted,
     EvaluatorChanged,
     EvaluatorsConnected,
-    Event,
-    NothingToTune,
-    ParameterValue,
     ProblemRegistered,
     Record,
-    RunFinished,
     RunResumed,
     RunSettings,
     RunStarted,
     StartCandidate,
-    StopDecided,
-    VerificationFinished,
-    VerificationStarted,
     text_digest,
 )
 from kernelevo_searcher.forecast import Forecast, forecast
 from kernelevo_searcher.journal import Journal, Pauses
 from kernelevo_searcher.model_calls import ModelCalls
 from kernelevo_searcher.proposers import ActionKind, Proposer, Usage
-from kernelevo_searcher.tuner.tuner import Tuner
+from kernelevo_searcher.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from kernelevo_api.pool import EvaluatorPool, Notice
-    from kernelevo_api.types import Evaluation, Progress, Ratio
+    from kernelevo_api.types import Problem, Progress
     from kernelevo_searcher.state import RunState
     from kernelevo_searcher.store import RunStore
 
 __all__ = ["Engine", "start_events"]
-
-REFERENCE_SEED = "reference"
-"""Name of the seed that is the reference itself."""
 
 
 def start_events(
@@ -119,21 +104,19 @@ class Engine:
         self._drain = drain or Drain()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pauses = Pauses(self._journal, self._wake.set)
+        self._steps = Steps(self._journal, with_models=bool(proposers))
         self._calls = ModelCalls(
             self._journal,
             proposers or {},
             self._pauses,
-            propose=self._propose,
+            propose=self._steps.propose,
             wake=self._wake.set,
             cost=cost,
         )
-        self._tuner = Tuner(store.text)
         self._resumed = self.state.last_sequence > 1
         self._new_settings = settings or self.state.settings
         self._searched_s = self.state.active_s
         self._began = time.monotonic()
-        self._seeds: tuple[tuple[str, str, str], ...] = ()
-        """Name, source and proposer of each seed."""
         pool.on_wait = self._evaluators_wait
         pool.on_notice = self._evaluator_changed
 
@@ -200,27 +183,14 @@ class Engine:
         )
         if state.registered is None:
             self._journal.write(ProblemRegistered(report=report))
-        self._seeds = self._find_seeds()
 
     def _forecast(self) -> Forecast:
         best = self.state.best
         if best is not None:
             kernel = self._journal.text(best.proposed.source_digest)
         else:
-            kernel = self._seeds[0][1] if self._seeds else self._journal.problem().source
+            kernel = self._steps.seeds[0][1] if self._steps.seeds else self._journal.problem().source
         return forecast(self.state, self._calls.costs(kernel))
-
-    def _find_seeds(self) -> tuple[tuple[str, str, str], ...]:
-        assert self.state.registered is not None
-        report = self.state.registered.report
-        seeds = [(start.name, self._journal.text(start.source_digest), "user") for start in self._journal.started.start]
-        seeds += [(seed.name, seed.source, "problem") for seed in report.seeds]
-        allowed = report.policy.languages if report.policy is not None else ()
-        if self._calls.resources() and (not allowed or Language.TORCH in allowed):
-            # A model may begin from it; the tuner would find nothing in it.
-            wrapped = f"{self._journal.problem().source.rstrip()}\n\n\nclass ModelNew(Model):\n    pass\n"
-            seeds.append((REFERENCE_SEED, wrapped, "problem"))
-        return tuple(seeds)
 
     async def _loop(self, tasks: asyncio.TaskGroup) -> None:
         while True:
@@ -233,26 +203,18 @@ class Engine:
             match action:
                 case policy.Wait.WAIT:
                     await self._sleep()
-                case policy.Finish.FINISH:
-                    self._finish()
-                    return
-                case policy.Stop(reason):
-                    self._journal.write(StopDecided(reason=reason))
-                case policy.Verify(candidate_ids):
-                    self._journal.write(VerificationStarted(candidate_ids=candidate_ids))
-                case policy.Seed(index):
-                    name, source, proposer = self._seeds[index]
-                    self._propose(source, ActionKind.SEED, proposer=proposer, idea=name)
                 case policy.Evaluate():
-                    self._begin(tasks, self._evaluate(self._start_evaluation(action)))
-                case policy.Propose(ActionKind.TUNE, parent_id):
-                    assert parent_id is not None
-                    self._tune(parent_id)
-                case policy.Propose():
+                    started = self._steps.start_evaluation(action, self._pool.choose())
+                    self._begin(tasks, self._evaluate(started))
+                case policy.Propose(kind) if kind is not ActionKind.TUNE:
                     request = self._calls.request(action)
                     call = self._calls.start(action, request)
                     if call is not None:
                         self._begin(tasks, self._calls.ask(call, request))
+                case _:
+                    self._steps.take(action)
+                    if action is policy.Finish.FINISH:
+                        return
             # Tasks that were started get their turn, however busy the loop is.
             await asyncio.sleep(0)
 
@@ -264,7 +226,7 @@ class Engine:
         return policy.Resources(
             slots=self._pool.slots,
             models=self._calls.resources(),
-            seeds=tuple(text_digest(source) for _, source, _ in self._seeds),
+            seeds=tuple(text_digest(source) for _, source, _ in self._steps.seeds),
             active_s=self._active_s(),
         )
 
@@ -282,22 +244,6 @@ class Engine:
         except TimeoutError:
             return
 
-    def _finish(self) -> None:
-        state = self.state
-        verifying = state.verifying.candidate_ids if state.verifying is not None else ()
-        best = policy.verified_best([state.candidates[candidate_id] for candidate_id in verifying])
-        speedup: Ratio | None = None
-        if best is not None:
-            timing = best.evaluations[Effort.FINAL].timing
-            assert timing is not None
-            speedup = timing.confirmation or timing.speedup
-        best_id = best.id if best is not None else None
-        reason = state.stop.reason if state.stop is not None else ""
-        self._journal.write(
-            VerificationFinished(best_id=best_id, speedup=speedup),
-            RunFinished(best_id=best_id, speedup=speedup, reason=reason),
-        )
-
     def _evaluators_wait(self, reason: str) -> None:
         if reason:
             self._pauses.pause("evaluators", reason)
@@ -312,96 +258,10 @@ class Engine:
             # There may be room for more now.
             self._wake.set()
 
-    # Proposing.
-
-    def _propose(
-        self,
-        source: str,
-        action: ActionKind,
-        *,
-        before: tuple[Event, ...] = (),
-        texts: tuple[str, ...] = (),
-        parent_id: str | None = None,
-        idea: str = "",
-        proposer: str = "",
-        parameters: tuple[ParameterValue, ...] = (),
-        call_id: str | None = None,
-    ) -> None:
-        """Log a candidate, or that it is one already, in one transaction with the events that led to it."""
-        digest, normal = text_digest(source), normal_digest(source)
-        known = self.state.by_normal_digest.get(normal)
-        event: Event
-        if known is not None:
-            event = DuplicateSkipped(
-                source_digest=digest,
-                candidate_id=known,
-                action=action,
-                parent_id=parent_id,
-                idea=idea,
-                proposer=proposer,
-                call_id=call_id,
-            )
-        else:
-            event = CandidateProposed(
-                candidate_id=f"c{len(self.state.candidates) + 1}",
-                source_digest=digest,
-                normal_digest=normal,
-                action=action,
-                parent_id=parent_id,
-                idea=idea,
-                proposer=proposer,
-                parameters=parameters,
-                call_id=call_id,
-                language=self.state.settings.language if action is not ActionKind.SEED else None,
-            )
-        self._journal.write(*before, event, texts=(source, *texts))
-
-    def _tune(self, parent_id: str) -> None:
-        tuned = self._tuner.propose(self.state, parent_id, self._journal.rng("tune"))
-        if tuned is None:
-            self._journal.write(NothingToTune(parent_id=parent_id))
-            return
-        self._propose(
-            tuned.source,
-            ActionKind.TUNE,
-            parent_id=tuned.parent_id,
-            idea=tuned.idea,
-            proposer="tuner",
-            parameters=tuned.parameters,
-        )
-
     # Evaluating.
 
-    def _start_evaluation(self, action: policy.Evaluate) -> EvaluationStarted:
-        attempt = self.state.attempts[action.candidate_id, action.effort] + 1
-        name = f"{self._journal.started.run_id}/{action.candidate_id}/{action.effort.value}/{attempt}"
-        started = EvaluationStarted(
-            request_id=str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
-            candidate_id=action.candidate_id,
-            effort=action.effort,
-            bound_speedup=action.bound_speedup,
-            evaluator=self._pool.choose(),
-        )
-        self._journal.write(started)
-        return started
-
     async def _evaluate(self, started: EvaluationStarted) -> None:
-        candidate = self.state.candidates[started.candidate_id]
-        request = EvaluateRequest(
-            request_id=started.request_id,
-            problem_digest=self._journal.started.problem_digest,
-            candidate=Candidate(
-                source=self._journal.text(candidate.proposed.source_digest), language=candidate.proposed.language
-            ),
-            effort=started.effort,
-            baseline=self.state.settings.baseline,
-            bound_speedup=started.bound_speedup,
-            device=self._pool.device,
-            client_id=f"kernelevo-{self._journal.started.run_id[:8]}",
-            accept_refused_problem=self.state.settings.accept_refused_problem,
-            # A verification answered from a store would verify nothing.
-            fresh=started.effort is Effort.FINAL,
-        )
+        request = self._steps.evaluation_request(started, self._pool.device)
         try:
             evaluation = await self._pool.evaluate(
                 request,
@@ -418,13 +278,8 @@ class Engine:
                 )
             )
         else:
-            self._record(started, evaluation)
+            self._steps.record(started, evaluation)
         self._wake.set()
-
-    def _record(self, started: EvaluationStarted, evaluation: Evaluation) -> None:
-        self._journal.write(
-            EvaluationFinished(request_id=started.request_id, candidate_id=started.candidate_id, evaluation=evaluation)
-        )
 
     def _progress(self, candidate_id: str, progress: Progress) -> None:
         if self._on_progress is not None:
