@@ -93,7 +93,7 @@ class RunSettings:
     """What to measure on; absent: the kind with the most lanes."""
     models: tuple[ModelSettings, ...] = ()
     """None: tuning only."""
-    calls_in_flight: int = 2
+    calls_in_flight: int = 4
     """Model calls at once, as long as fewer evaluations are."""
     prompts: str | None = None
     """Folder of templates that replace the built-in ones."""
@@ -215,6 +215,9 @@ class ModelCallStarted:
     reserved_dollars: float | None = None
     """Absent where the price is not known."""
     parent_id: str | None = None
+    body_digest: str | None = None
+    """Of the request's body, where it was handed out in a file: somebody else sends it, and its reply is told whenever it
+    comes. Absent for a call that this program sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

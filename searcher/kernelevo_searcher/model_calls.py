@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kernelevo_searcher.journal import Journal, Pauses
 
-__all__ = ["ModelCalls", "ProposeSource"]
+__all__ = ["ModelCalls", "ProposeSource", "lost_call"]
 
 _EXAMPLES = 3
 _FIRST_BACKOFF_S = 5.0
@@ -101,16 +101,12 @@ class ModelCalls:
         )
 
     def settle_lost(self) -> tuple[ModelCallFinished, ...]:
-        """Calls in flight when the last process ended: nobody knows what they cost, so their reservation is charged."""
+        """Calls in flight when the last process ended: nobody knows what they cost, so their reservation is charged. Those that
+        somebody else sends are not lost."""
         return tuple(
-            ModelCallFinished(
-                call_id=call.call_id,
-                outcome=ReplyOutcome.LOST,
-                usage=Usage(prompt_tokens=call.reserved_tokens, estimated=True),
-                dollars=call.reserved_dollars,
-                detail="the process ended while the call was under way",
-            )
+            lost_call(call, "the process ended while the call was under way")
             for call in self._journal.state.calls.values()
+            if call.body_digest is None
         )
 
     def request(self, action: Propose) -> ProposalRequest:
@@ -167,8 +163,12 @@ class ModelCalls:
             )
         return tuple(costs)
 
-    def start(self, action: Propose, request: ProposalRequest) -> ModelCallStarted | None:
-        """Reserve and log a call; None where the budget does not reach."""
+    def start(self, action: Propose, request: ProposalRequest, *, body: str | None = None) -> ModelCallStarted | None:
+        """Reserve and log a call; None where the budget does not reach.
+
+        Args:
+            body: the request's body, where it is handed out for somebody else to send.
+        """
         assert action.model is not None
         state, label = self._journal.state, action.model
         reserved = self._proposers[label].reserve(request)
@@ -194,8 +194,9 @@ class ModelCalls:
             reserved_tokens=reserved,
             reserved_dollars=dollars,
             parent_id=action.parent_id,
+            body_digest=text_digest(body) if body is not None else None,
         )
-        self._journal.write(started)
+        self._journal.write(started, texts=() if body is None else (body,))
         return started
 
     async def ask(self, started: ModelCallStarted, request: ProposalRequest) -> None:
@@ -218,7 +219,7 @@ class ModelCalls:
                 await self._wait_for_endpoint(started, error)
         else:
             self._backoff[label] = _FIRST_BACKOFF_S
-            self._settle(started, proposal)
+            self.settle(started, proposal)
         self._wake()
 
     async def _wait_for_endpoint(self, started: ModelCallStarted, error: EndpointUnreachable) -> None:
@@ -231,7 +232,8 @@ class ModelCalls:
         finally:
             self._pauses.go_on(started.call_id, model=label)
 
-    def _settle(self, started: ModelCallStarted, proposal: Proposal) -> None:
+    def settle(self, started: ModelCallStarted, proposal: Proposal) -> None:
+        """Log a reply, what it cost, and the candidate in it."""
         # A reply may hold text that cannot be stored as UTF-8.
         text = _storable(proposal.text)
         source = _storable(proposal.source) if proposal.source is not None else None
@@ -258,6 +260,17 @@ class ModelCalls:
             proposer=proposal.model or started.model,
             call_id=started.call_id,
         )
+
+
+def lost_call(call: ModelCallStarted, why: str) -> ModelCallFinished:
+    """The end of a call of which nobody knows what it cost: its reservation is charged."""
+    return ModelCallFinished(
+        call_id=call.call_id,
+        outcome=ReplyOutcome.LOST,
+        usage=Usage(prompt_tokens=call.reserved_tokens, estimated=True),
+        dollars=call.reserved_dollars,
+        detail=why,
+    )
 
 
 _PLAIN = ModelSettings(name="")

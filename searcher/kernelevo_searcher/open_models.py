@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from kernelevo_searcher.events import RunSettings
     from kernelevo_searcher.llm.endpoint import EndpointSettings
+    from kernelevo_searcher.llm.proposer import LLMProposer
     from kernelevo_searcher.models import ModelSettings
-    from kernelevo_searcher.proposers import Proposer
 
 __all__ = ["OpenModels", "open_models"]
 
@@ -34,7 +34,7 @@ def _no_price(_model: str, _usage: Usage) -> float | None:
 class OpenModels:
     """The models of a run, ready."""
 
-    proposers: Mapping[str, Proposer] = field(default_factory=dict)
+    proposers: Mapping[str, LLMProposer] = field(default_factory=dict)
     """By label."""
     cost: Callable[[str, Usage], float | None] = _no_price
     """Dollars for a usage of the model with this label; absent where its price is not known."""
@@ -45,8 +45,11 @@ class OpenModels:
             await proposer.aclose()
 
 
-def open_models(run: RunSettings, environment: Mapping[str, str]) -> OpenModels:
+def open_models(run: RunSettings, environment: Mapping[str, str], *, keys: bool = True) -> OpenModels:
     """The models of a run.
+
+    Args:
+        keys: they will be called; without, no key is looked for.
 
     Raises:
         BadInput: one cannot be used as it is set up.
@@ -82,7 +85,7 @@ def open_models(run: RunSettings, environment: Mapping[str, str]) -> OpenModels:
     try:
         prompts = PromptLibrary(Path(run.prompts) if run.prompts is not None else None)
         proposers = {
-            model.label: LLMProposer(_endpoint(model, environment), prompts=prompts, edits=model.edits)
+            model.label: LLMProposer(_endpoint(model, environment, keys=keys), prompts=prompts, edits=model.edits)
             for model in run.models
         }
         next(iter(proposers.values())).rehearse()
@@ -91,13 +94,13 @@ def open_models(run: RunSettings, environment: Mapping[str, str]) -> OpenModels:
     return OpenModels(proposers, cost)
 
 
-def _endpoint(model: ModelSettings, environment: Mapping[str, str]) -> EndpointSettings:
+def _endpoint(model: ModelSettings, environment: Mapping[str, str], *, keys: bool) -> EndpointSettings:
     from kernelevo_searcher.llm.endpoint import OPENAI_URL, EndpointSettings
     from kernelevo_searcher.llm.secret import Secret
 
     name = model.api_key_env or (OPENAI_KEY if model.base_url is None else None)
     key = environment.get(name, "") if name is not None else ""
-    if name is not None and not key:
+    if keys and name is not None and not key:
         raise BadInput(f"the environment variable {name} is not set; it must hold the API key for {model.label}.")
     try:
         return EndpointSettings(

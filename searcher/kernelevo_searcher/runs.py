@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import uuid
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any
 from kernelevo_api.errors import CallRefused
 from kernelevo_api.pool import NotEvaluated
 from kernelevo_api.types import BaselineKind, Candidate, Effort, EvaluateRequest, Problem
+from kernelevo_searcher.batch.run import BatchRun
 from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.engine import Engine, start_events
 from kernelevo_searcher.evaluators import open_evaluators
+from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.open_models import OpenModels, open_models
 from kernelevo_searcher.state import RunState, replay
 from kernelevo_searcher.store import RunStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kernelevo_api.types import Evaluation, Progress
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from kernelevo_searcher.forecast import Forecast
     from kernelevo_searcher.settings import SearcherSettings
 
-__all__ = ["changed_settings", "evaluate", "evolve", "new_run_dir", "package_version", "resume"]
+__all__ = ["changed_settings", "create", "evaluate", "evolve", "new_run_dir", "open_batch", "package_version", "resume"]
 
 _PATIENCE_S = 30.0
 """How long a single evaluation waits for an evaluator that went away; a run waits as long as it takes."""
@@ -131,6 +133,39 @@ async def evolve(
         return await _work(store, run, settings, models, observe, on_progress, drain or Drain(), on_forecast)
 
 
+def create(
+    problem: Problem,
+    start: Sequence[tuple[str, str]],
+    settings: SearcherSettings,
+    *,
+    run_dir: Path,
+    accept_refused: bool = False,
+) -> None:
+    """A new run that nobody works on yet: it is gone on with by `resume`, or by files.
+
+    Raises:
+        StoreError: the folder cannot be used.
+        BadInput: a model cannot be used as it is set up.
+    """
+    run = replace(settings.run_settings(), accept_refused_problem=accept_refused)
+    open_models(run, os.environ, keys=False)
+    event, texts = start_events(version=package_version(), problem=problem, settings=run, start=start)
+    with RunStore.create(run_dir) as store:
+        store.append(event, texts=texts)
+
+
+@contextmanager
+def open_batch(run_dir: Path) -> Iterator[BatchRun]:
+    """A run to work on by files.
+
+    Raises:
+        RunNotFound, RunInUse: there is none, or somebody else is at it.
+        BadInput: one of its models cannot be used as it is set up.
+    """
+    with RunStore.open(run_dir) as store:
+        yield BatchRun(store, open_models(replay(store.records()).settings, os.environ, keys=False))
+
+
 async def resume(
     run_dir: Path,
     settings: SearcherSettings,
@@ -150,9 +185,16 @@ async def resume(
 
     Raises:
         RunNotFound, RunInUse: there is none, or somebody else is at it.
+        BadInput: prompts of it are out in files.
     """
     with RunStore.open(run_dir) as store:
         before = replay(store.records())
+        out = [call for call in before.calls.values() if call.body_digest is not None]
+        if out:
+            raise BadInput(
+                f"{len(out)} prompts of this run are out, in files. Read their replies in with `kernelevo tell {run_dir}`, or "
+                f"give them up: kernelevo tell {run_dir} --give-up all"
+            )
         run = changed_settings(before.settings, dict(changes))
         if before.finished is not None and run == before.settings:
             return before

@@ -98,7 +98,7 @@ class SearcherSettings(BaseSettings):
     temperature: Annotated[float, pydantic.Field(ge=0)] | None = pydantic.Field(
         None, description="unset leaves it to the endpoint"
     )
-    calls_in_flight: Positive = pydantic.Field(4, description="model calls at once")
+    calls_in_flight: Positive = pydantic.Field(RunSettings().calls_in_flight, description="model calls at once")
     prompts: Path | None = pydantic.Field(None, description="folder of templates that replace the built-in ones")
 
     # The evaluators

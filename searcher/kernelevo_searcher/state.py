@@ -34,7 +34,7 @@ from kernelevo_searcher.events import (
     VerificationFinished,
     VerificationStarted,
 )
-from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome
+from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome, ReplyOutcome
 from kernelevo_searcher.spending import Spending
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class RunState:
     """Replies without a candidate."""
     replies_in_a_row_without_news: int = 0
     """Replies without a candidate, or with one that was there already."""
+    lapsed: dict[str, ModelCallStarted] = field(default_factory=dict)
+    """Calls handed out in a file and given up, or told to have failed: a reply may come all the same."""
+    lapsed_paid: set[str] = field(default_factory=set)
+    """Of these, the ones that were charged by their reservation."""
     calls_started: int = 0
     actions: Counter[ActionKind] = field(default_factory=Counter)
     last_action: ActionKind | None = None
@@ -213,7 +217,8 @@ class RunState:
 
     def apply(self, record: Record) -> None:
         """Fold one event in. Records come in the order of the log."""
-        if self.last_time is not None and not isinstance(record.event, RunResumed):
+        # What was only made may lie for days before somebody works on it.
+        if self.last_time is not None and self.last_sequence > 1 and not isinstance(record.event, RunResumed):
             self.active_s += max(0.0, (record.time - self.last_time).total_seconds())
         self.last_time = record.time
         self.last_sequence = record.sequence
@@ -303,7 +308,11 @@ class RunState:
             self.last_action = action
 
     def _settle(self, event: ModelCallFinished | ModelCallFailed) -> ModelCallStarted | None:
-        call = self.calls.pop(event.call_id, None)
+        call = self.calls.pop(event.call_id, None) or self.lapsed.pop(event.call_id, None)
+        if call is not None and call.body_digest is not None and not _is_reply(event):
+            self.lapsed[event.call_id] = call
+            if event.usage is not None:
+                self.lapsed_paid.add(event.call_id)
         self.spending.count(
             call.action.value if call is not None else "unknown",
             call.model if call is not None else "unknown",
@@ -367,6 +376,10 @@ class RunState:
             evaluation=evaluation,
             language=language,
         )
+
+
+def _is_reply(event: ModelCallFinished | ModelCallFailed) -> bool:
+    return isinstance(event, ModelCallFinished) and event.outcome is not ReplyOutcome.LOST
 
 
 def summary_of(evaluation: Evaluation | None) -> str:

@@ -17,7 +17,7 @@ from kernelevo_searcher.cli.common import app
 
 __all__ = ["app", "main"]
 
-_COMMANDS = (evaluating, evolving, problems, authoring, results)
+_COMMANDS = (evaluating, evolving, batching, problems, authoring, results)
 """Modules whose commands register themselves when they are imported, in the order in which `--help` lists them."""
 
 

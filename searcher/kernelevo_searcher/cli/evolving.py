@@ -109,6 +109,9 @@ def evolve(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="RUN", help="go on with a run; further flags change its settings")
     ] = None,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="only make the run: nothing is asked or measured yet (see kernelevo ask)")
+    ] = False,
     accept_refused: AcceptOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -146,6 +149,8 @@ def evolve(
             raise BadInput("--resume goes on with a run as it is: leave out PROBLEM.py, --start and --run.")
         if resume is not None and device is not None:
             raise BadInput("a run stays on the kind of device that it began on: leave out --device.")
+        if resume is not None and no_run:
+            raise BadInput("--no-run makes a new run: leave out --resume.")
         if resume is None and problem is None:
             raise BadInput("name a problem (kernelevo evolve PROBLEM.py), or a run to go on with (--resume RUN).")
         settings = settings_from(evaluator, device=device, **flags)
@@ -168,6 +173,10 @@ def evolve(
             task = find_problem(problem, level, problem_id)
             kernels = [(path.name, read_candidate(path, "the starting kernel")) for path in start or ()]
             run_dir = run or runs.new_run_dir(settings, task)
+            if no_run:
+                runs.create(task, kernels, settings, run_dir=run_dir, accept_refused=accept_refused)
+                _tell_made(run_dir, as_json=as_json)
+                return
             work = runs.evolve(
                 task,
                 kernels,
@@ -184,6 +193,13 @@ def evolve(
         with display:
             state = _until_interrupted(work, run_dir, drain, display)
         _conclude(state, run_dir, as_json=as_json)
+
+
+def _tell_made(run_dir: Path, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"run": str(run_dir)}))
+    else:
+        typer.echo(f"run: {run_dir}\nnext: kernelevo ask {shlex.quote(str(run_dir))} --evaluations -o problem.jsonl")
 
 
 def advice(words: str | None, files: list[Path] | None) -> str | None:

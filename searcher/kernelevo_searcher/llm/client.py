@@ -173,6 +173,25 @@ class ChatClient:
                     waited += delay
                     await asyncio.sleep(delay)
 
+    def body(self, messages: Sequence[Message]) -> dict[str, Any]:
+        """The request as it would be sent, without a stream: for those who send it by other means."""
+        arguments = self._arguments(messages, self._settings.max_reply_tokens)
+        return {**arguments, **arguments.pop("extra_body", {})}
+
+    def read(self, body: str, messages: Sequence[Message]) -> Completion:
+        """What an endpoint answered to `messages`, sent by other means.
+
+        Raises:
+            ProposerError: the answer is an error, and nothing was paid.
+            ValueError: the answer is no completion.
+        """
+        try:
+            return self._read(body, messages, Spend(limit=self.reserve(messages), attempts=1))
+        except _Retriable as failure:
+            if failure.lost:
+                raise ValueError(str(failure)) from None
+            raise EndpointUnreachable(str(failure)) from None
+
     async def aclose(self) -> None:
         """Close the connections."""
         if self._sdk is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelevo_searcher.llm.client import ChatClient
 from kernelevo_searcher.llm.messages import MODEL_ACTIONS, PromptSettings, build_messages
@@ -20,9 +20,11 @@ from kernelevo_searcher.prompts import PromptLibrary, one_line
 from kernelevo_searcher.proposers import ActionKind, Proposal, ReplyOutcome, Usage
 
 if TYPE_CHECKING:
-    from kernelevo_searcher.llm.client import Completion
+    from collections.abc import Sequence
+
+    from kernelevo_searcher.llm.client import Completion, Message
     from kernelevo_searcher.llm.endpoint import EndpointSettings
-    from kernelevo_searcher.proposers import ProposalRequest
+    from kernelevo_searcher.proposers import CandidateView, ProposalRequest
 
 __all__ = ["LLMProposer", "read_proposal"]
 
@@ -90,6 +92,24 @@ class LLMProposer:
         reply = math.ceil(self._client.settings.max_reply_tokens * _USUAL_REPLY)
         return Usage(prompt_tokens=prompt, completion_tokens=reply, estimated=True)
 
+    def body(self, request: ProposalRequest) -> dict[str, Any]:
+        """The request's body for the endpoint, for those who send it by other means, e.g. a batch API."""
+        return self._client.body(self.messages(request))
+
+    def read(self, body: str, messages: Sequence[Message], parent: CandidateView | None) -> Proposal:
+        """The proposal in an answer that came by other means.
+
+        Args:
+            body: what the endpoint answered, as JSON.
+            messages: what it was asked.
+            parent: what it was asked about.
+
+        Raises:
+            ProposerError: the answer is an error, and nothing was paid.
+            ValueError: the answer is no completion.
+        """
+        return read_proposal(parent, self._client.read(body, messages), patch_settings=self._patch_settings)
+
     async def propose(self, request: ProposalRequest) -> Proposal:
         """Ask the model. Safe to cancel.
 
@@ -98,7 +118,7 @@ class LLMProposer:
             ProposerRefused: the endpoint will not serve us.
         """
         completion = await self._client.complete(self.messages(request))
-        return read_proposal(request, completion, patch_settings=self._patch_settings)
+        return read_proposal(request.parent, completion, patch_settings=self._patch_settings)
 
     async def aclose(self) -> None:
         """Let go of connections."""
@@ -109,12 +129,11 @@ class LLMProposer:
 
 
 def read_proposal(
-    request: ProposalRequest, completion: Completion, *, patch_settings: PatchSettings | None = None
+    parent: CandidateView | None, completion: Completion, *, patch_settings: PatchSettings | None = None
 ) -> Proposal:
-    """The proposal in a reply. Edits are taken from any model that writes them for a parent, asked for or not."""
+    """The proposal in a reply about `parent`. Edits are taken from any model that writes them for a parent, asked for or not."""
     reply = parse_reply(completion.text, cut=completion.cut, refused=completion.refused)
     outcome, source, detail = reply.outcome, reply.code, reply.detail
-    parent = request.parent
     if source is None and parent is not None and outcome not in {ReplyOutcome.REFUSED, ReplyOutcome.EMPTY}:
         edits, sound = parse_edits(reply.text)
         if edits or not sound:

@@ -94,3 +94,7 @@ class Resources:
     """Source digests of the kernels there before the run."""
     active_s: float = 0.0
     """Time spent searching so far, by the engine's clock."""
+    calls: int | None = None
+    """Model calls that may be in flight at once; absent: as the run's settings and the slots say."""
+    tuning: bool = True
+    """Whether the tuner may propose now."""

@@ -55,7 +55,7 @@ def next_proposal(state: RunState, resources: Resources, rng: random.Random) -> 
         # The seeds are still out: nothing to start from yet.
         return None
     model = _model_proposal(state, resources, rng)
-    tune = _tune(state, rng)
+    tune = _tune(state, rng) if resources.tuning else None
     if model is None or tune is None:
         return model or tune
     if len(state.calls) >= state.settings.calls_in_flight:
@@ -72,7 +72,7 @@ def _model_proposal(state: RunState, resources: Resources, rng: random.Random) -
         or state.replies_in_a_row_without_news >= USELESS_REPLIES_IN_A_ROW
         # Asked the same, it says the same: what is being measured may change the question.
         or (state.replies_in_a_row_without_news >= REPEATS_BEFORE_WAITING and _news_is_due(state))
-        or len(state.calls) >= max(state.settings.calls_in_flight, resources.slots)
+        or len(state.calls) >= _most_calls(state, resources)
     ):
         return None
     for action, parent_id in _wishes(state, usable, rng):
@@ -80,6 +80,10 @@ def _model_proposal(state: RunState, resources: Resources, rng: random.Random) -
         if model is not None:
             return Propose(action, parent_id, model.label)
     return None
+
+
+def _most_calls(state: RunState, resources: Resources) -> int:
+    return resources.calls if resources.calls is not None else max(state.settings.calls_in_flight, resources.slots)
 
 
 def _news_is_due(state: RunState) -> bool:
