@@ -70,7 +70,7 @@ class Run:
         self.folder = folder
         self.path = folder / "run"
         self.evaluator = ScriptedEvaluator(lanes=2, speed=2.0)
-        self.evaluator.seeds = (Seed(name="inductor", source=KERNEL + "# seed\n"),)
+        self.evaluator.seeds = (Seed(name="inductor", source=KERNEL.replace("GROUP_ROWS = 8", "GROUP_ROWS = 4")),)
         (folder / "problem.py").write_text(PROBLEM, encoding="utf-8")
         (folder / "start.py").write_text(KERNEL, encoding="utf-8")
         self.made = 0
@@ -114,6 +114,11 @@ class Run:
         assert asked.exit_code in {0, 1}, asked.stderr
         if asked.exit_code == 0:
             self.tell(self.carry_out(lines(output)), "--evaluations")
+
+    def prepare(self) -> None:
+        """Have the problem registered and its seeds measured: prompts can be asked for."""
+        self.evaluate()
+        self.evaluate()
 
     def replies(self, requests: list[dict[str, Any]]) -> str:
         texts = []
@@ -164,7 +169,7 @@ def test_a_whole_search_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_reply_counts_once_and_bad_lines_cost_nothing(run: Run) -> None:
-    run.evaluate()
+    run.prepare()
     prompts = run.ask("-n", 4)
     assert len(prompts) == 4
     state = run.state
@@ -222,7 +227,7 @@ def test_a_reply_counts_once_and_bad_lines_cost_nothing(run: Run) -> None:
 
 
 def test_prompts_never_sent_cost_nothing(run: Run) -> None:
-    run.evaluate()
+    run.prepare()
     run.ask("-n", 2)
     kernelevo("tell", run.path, "--unpaid", code=2, stdin="")
     kernelevo("tell", run.path, "--give-up", "all", "--unpaid")
@@ -233,7 +238,7 @@ def test_prompts_never_sent_cost_nothing(run: Run) -> None:
 def test_the_budget_bounds_what_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = Run(tmp_path, "--budget-tokens", 60_000)
-    run.evaluate()
+    run.prepare()
     prompts = run.ask("-n", 16)
     assert 1 <= len(prompts) <= 3
     assert run.state.budget_left >= 0
@@ -280,7 +285,7 @@ def test_evaluations_count_once_and_can_be_given_up(run: Run) -> None:
 
 
 def test_a_live_process_leaves_prompts_that_are_out_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.evaluate()
+    run.prepare()
     run.ask("-n", 1)
     refused = kernelevo("evolve", "--resume", run.path, code=2)
     assert "prompts of this run are out" in refused.stderr and "--give-up" in refused.stderr
