@@ -34,6 +34,12 @@ def due(path: Path) -> set[str]:
     return {name.strip().lower() for name in first.removeprefix("# expect: ").split("|")}
 
 
+def effort_of(path: Path) -> Effort:
+    """How much is spent on a candidate: full, unless its second line asks for another effort."""
+    second = path.read_text(encoding="utf-8").splitlines()[1]
+    return Effort(second.removeprefix("# effort: ").strip()) if second.startswith("# effort: ") else Effort.FULL
+
+
 def row(evaluation: Evaluation) -> dict[str, Any]:
     """What is kept of an evaluation."""
     build = evaluation.build
@@ -71,7 +77,7 @@ def run(client: EvaluatorClient, paths: list[Path], minutes: float, seconds: flo
                         request_id=str(uuid.uuid4()),
                         problem_digest=digests[problem],
                         candidate=Candidate(source=path.read_text(encoding="utf-8")),
-                        effort=Effort.FULL,
+                        effort=effort_of(path),
                     )
                     one |= row(client.evaluate(request, timeout=left))
                 except Exception as error:  # whatever one candidate does, the others are measured

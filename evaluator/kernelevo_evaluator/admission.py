@@ -297,8 +297,8 @@ def _malformed(request: EvaluateRequest) -> list[FieldViolation]:
     bound = request.bound_speedup
     if bound is not None and not (math.isfinite(bound) and bound > 0):
         add("bound_speedup", "must be a positive number")
-    elif bound is not None and request.effort is not Effort.SCREEN:
-        add("bound_speedup", "goes with EFFORT_SCREEN")
+    elif bound is not None and request.effort not in (Effort.SCREEN, Effort.FINAL):
+        add("bound_speedup", "goes with EFFORT_SCREEN or EFFORT_FINAL")
     if request.device is not None and request.device.minimum_memory_bytes < 0:
         add("device.minimum_memory_bytes", "must not be negative")
     return found

@@ -162,13 +162,19 @@ class Evaluation:
         if self._request.interpreter or self._request.skip_timing:
             return None
         with self._stages.during(Stage.TIME):
-            timing = self._time(self._subject)
-            for _ in range(self._plan.timings - 1):
-                timing = self._confirm(timing)
+            timing = self._time(self._subject, self._request.bound_speedup)
+            if not self._is_behind(timing):
+                for _ in range(self._plan.timings - 1):
+                    timing = self._confirm(timing)
             if self._request.effort is Effort.FINAL and not self._traces_before_timing:
                 self._renew_subject()
                 self._look_at_language(timing)
             return timing
+
+    def _is_behind(self, timing: Timing) -> bool:
+        """Whether it is shown already that it does not reach what it was sent to beat: a second timing would serve nobody."""
+        bound = self._request.bound_speedup
+        return bound is not None and timing.speedup is not None and timing.speedup.low < bound
 
     # --- Whether the language does the work
 
@@ -340,7 +346,7 @@ class Evaluation:
         self._subject.load_weights()
         return other
 
-    def _time(self, subject: Subject) -> Timing:
+    def _time(self, subject: Subject, bound_speedup: float | None = None) -> Timing:
         seconds = _seconds(self._request.limits.run_time)
         subject.runner.enter(Stage.TIME, seconds, LimitKind.RUN_TIME)
         self._reference.runner.enter(Stage.TIME, 4 * seconds, LimitKind.RUN_TIME)
@@ -378,7 +384,7 @@ class Evaluation:
                 self._host.take_switch(side.runner.name)
                 side.runner.spin(reference.space.spins)
             with reference.space.awake:
-                stopped = session.measure(self._request.bound_speedup)
+                stopped = session.measure(bound_speedup)
                 session.finish()
                 drift = session.drift()
             lone = session.lone()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Effort, Verdict
 from kernelevo_searcher.policy.actions import Action, Evaluate, Finish, Verify, Wait
+from kernelevo_searcher.policy.stopping import evaluations_left
 from kernelevo_searcher.proposers import ActionKind
 
 if TYPE_CHECKING:
@@ -42,15 +43,10 @@ def next_evaluation(state: RunState, resources: Resources, *, paid_only: bool = 
     if state.requests_in_flight >= resources.slots:
         return None
     best = state.best
-    to_beat = _to_beat(state)
-    deserving = [
-        (candidate.speedup.value, -candidate.order, candidate.id)
-        for candidate in state.candidates.values()
-        if candidate.speedup is not None and _deserves_full(state, candidate, to_beat) and _wanted(candidate, paid_only)
-    ]
-    if deserving:
+    deserving = [candidate for candidate in _deserving(state) if _wanted(candidate, paid_only)]
+    if deserving and not _left_to_the_finish(state):
         # The most promising first: what it turns out to be may settle the others.
-        return Evaluate(max(deserving)[2], Effort.FULL)
+        return Evaluate(deserving[0].id, Effort.FULL)
     for candidate in waiting(state):
         if not _wanted(candidate, paid_only):
             continue
@@ -75,6 +71,27 @@ def _to_beat(state: RunState) -> Ratio | None:
     return max(measured, key=lambda ratio: ratio.value, default=None)
 
 
+def _deserving(state: RunState) -> list[CandidateState]:
+    """Screened candidates that a full measurement may show to be the best, the highest figure first."""
+    to_beat = _to_beat(state)
+    found = [
+        (-candidate.speedup.value, candidate.order, candidate)
+        for candidate in state.candidates.values()
+        if candidate.speedup is not None and _deserves_full(state, candidate, to_beat)
+    ]
+    return [candidate for *_, candidate in sorted(found, key=lambda item: item[:2])]
+
+
+def _left_to_the_finish(state: RunState) -> bool:
+    """Whether a full measurement would inform nothing but the choice of finalists, and there is none to make.
+
+    Nothing more is proposed then, and the finish measures more thoroughly itself. While something is on its way, it is waited for.
+    """
+    if state.stop is None and evaluations_left(state) > 0:
+        return False
+    return bool(state.in_flight or waiting(state)) or len(_contenders(state)) <= _most_finalists(state)
+
+
 def _deserves_full(state: RunState, candidate: CandidateState, to_beat: Ratio | None) -> bool:
     """A screening that leaves open that it beats the best: its interval reaches the best's figure, and its figure the best's
     interval.
@@ -94,10 +111,23 @@ def _deserves_full(state: RunState, candidate: CandidateState, to_beat: Ratio | 
 # The end.
 
 
+def _most_finalists(state: RunState) -> int:
+    return state.settings.verify or (5 if state.settings.models else 2)
+
+
+def _contenders(state: RunState) -> list[CandidateState]:
+    """The best by full measurement, and what was only screened and may be better; the highest figure first."""
+    chosen = _deserving(state)
+    if state.best is not None and state.best not in chosen:
+        chosen.append(state.best)
+    figures = [(candidate.speedup.value, candidate) for candidate in chosen if candidate.speedup is not None]
+    return [candidate for _, candidate in sorted(figures, key=lambda item: (-item[0], item[1].order))]
+
+
 def finalists(state: RunState) -> tuple[str, ...]:
-    """The candidates to verify, best first."""
-    count = state.settings.verify or (5 if state.settings.models else 2)
-    return tuple(candidate.id for candidate in state.ranked() if candidate.finalist)[:count]
+    """The candidates to verify, best first: those that may be the best, then the rest by rank."""
+    chosen = {candidate.id: None for candidate in (*_contenders(state), *state.ranked()) if candidate.finalist}
+    return tuple(chosen)[: _most_finalists(state)]
 
 
 def begin_verification(state: RunState) -> Action:
@@ -107,18 +137,30 @@ def begin_verification(state: RunState) -> Action:
 
 
 def verification(state: RunState, resources: Resources) -> Action:
-    """The next step of a verification that has begun."""
+    """The next step of a verification that has begun.
+
+    The first goes alone: the others are then timed a second time only where they reach what it showed.
+    """
     assert state.verifying is not None
-    for candidate_id in state.verifying.candidate_ids:
-        candidate = state.candidates[candidate_id]
-        if Effort.FINAL in candidate.evaluations or state.is_in_flight(candidate_id):
+    chosen = [state.candidates[candidate_id] for candidate_id in state.verifying.candidate_ids]
+    for candidate in chosen:
+        if Effort.FINAL in candidate.evaluations or state.is_in_flight(candidate.id):
             continue
-        if candidate.unevaluable or state.attempts[candidate_id, Effort.FINAL] >= _MOST_FAULTS:
+        if candidate.unevaluable or state.attempts[candidate.id, Effort.FINAL] >= _MOST_FAULTS:
             continue
-        if state.requests_in_flight >= resources.slots:
+        leader = verified_best(chosen)
+        if state.requests_in_flight >= resources.slots or (leader is None and state.in_flight):
             return Wait.WAIT
-        return Evaluate(candidate_id, Effort.FINAL)
+        return Evaluate(candidate.id, Effort.FINAL, bound_speedup=_selected_by(leader).low if leader else None)
     return Wait.WAIT if state.in_flight else Finish.FINISH
+
+
+def _selected_by(candidate: CandidateState) -> Ratio:
+    """The first timing of a verified candidate, which selects."""
+    timing = candidate.evaluations[Effort.FINAL].timing
+    assert timing is not None
+    assert timing.speedup is not None
+    return timing.speedup
 
 
 def verified_best(candidates: Sequence[CandidateState]) -> CandidateState | None:

@@ -1277,7 +1277,9 @@ class EvaluateRequest(_message.Message):
     baseline: Global___BaselineKind.ValueType
     """Eager unless said otherwise."""
     bound_speedup: _builtins.float
-    """With EFFORT_SCREEN: stop once the upper bound of the speedup is below this."""
+    """With EFFORT_SCREEN or EFFORT_FINAL: stop once the upper bound of the speedup is below this. A final whose lower bound does not
+    reach it is not timed a second time.
+    """
     fresh: _builtins.bool
     """Measure again even where an equal evaluation is stored."""
     profile: _builtins.bool
