@@ -482,7 +482,8 @@ class EvaluateRequest:
     baseline_candidate: Candidate | None = None
     """The other side when `baseline` is `BaselineKind.CANDIDATE`; it is checked like the first."""
     bound_speedup: float | None = None
-    """With `Effort.SCREEN`: stop once the upper bound of the speedup is below this."""
+    """With `Effort.SCREEN` or `Effort.FINAL`: stop once the upper bound of the speedup is below this. A final whose lower
+    bound does not reach it is not timed a second time."""
     fresh: bool = False
     """Measure again even where an equal evaluation is stored."""
     profile: bool = False

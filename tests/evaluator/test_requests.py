@@ -167,6 +167,7 @@ class TestBadRequests:
             ({"client_id": "c" * 129}, errors.InvalidRequest, "client_id"),
             ({"baseline": BaselineKind.CANDIDATE}, errors.InvalidRequest, "baseline_candidate"),
             ({"bound_speedup": 1.5}, errors.InvalidRequest, "bound_speedup"),
+            ({"bound_speedup": 1.5, "effort": Effort.FULL}, errors.InvalidRequest, "bound_speedup"),
             ({"bound_speedup": float("nan"), "effort": Effort.SCREEN}, errors.InvalidRequest, "bound_speedup"),
             ({"limits": Limits(processes=0)}, errors.InvalidRequest, "limits.processes"),
             ({"limits": Limits(run_time=timedelta(seconds=-1))}, errors.InvalidRequest, "limits.run_time"),

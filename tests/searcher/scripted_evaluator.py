@@ -260,8 +260,10 @@ class ScriptedEvaluator:
                 candidate_us=100.0 / speedup.value,
                 baseline_us=100.0,
                 floor_us=self._floor_us,
-                stopped_at_bound=bound is not None and request.effort is Effort.SCREEN and speedup.high < bound,
-                confirmation=ratio() if request.effort is Effort.FINAL else None,
+                stopped_at_bound=bound is not None and speedup.high < bound,
+                confirmation=ratio()
+                if request.effort is Effort.FINAL and (bound is None or speedup.low >= bound)
+                else None,
             ),
             **common,
         )

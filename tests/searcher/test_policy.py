@@ -24,6 +24,7 @@ from kernelevo_searcher.events import (
     RunSettings,
     RunStarted,
     StopDecided,
+    VerificationStarted,
 )
 from kernelevo_searcher.models import ModelRole, ModelSettings
 from kernelevo_searcher.proposers import ActionKind, ReplyOutcome, Usage
@@ -237,6 +238,28 @@ def test_the_best_few_are_verified() -> None:
     assert policy.finalists(state_of(events, RunSettings(verify=1))) == ("c8",)
 
 
+def test_what_only_the_finish_would_use_is_not_measured_in_full() -> None:
+    tuned = [*candidate(1, 1.5), *candidate(2, 1.6, effort=Effort.SCREEN)]
+    assert decide(state_of(tuned, RunSettings(evaluations=3))) == policy.Evaluate("c2", Effort.FULL)
+    stop = decide(state_of(tuned, RunSettings(evaluations=2)))
+    assert isinstance(stop, policy.Stop)
+    crowd = [*tuned, *candidate(3, 1.7, effort=Effort.SCREEN), *candidate(4, 1.65, effort=Effort.SCREEN)]
+    # Three may be the best, and two are verified.
+    assert decide(state_of(crowd, RunSettings(evaluations=4))) == policy.Evaluate("c3", Effort.FULL)
+    one_out = [*tuned, *candidate(3, 1.7, effort=Effort.SCREEN, done=False)]
+    assert decide(state_of(one_out, RunSettings(evaluations=3))) is policy.Wait.WAIT
+
+
+def test_the_first_finalist_sets_what_the_others_must_reach() -> None:
+    chosen = [*candidate(1, 1.5), *candidate(2, 2.0), StopDecided(reason="enough")]
+    begun = [*chosen, VerificationStarted(candidate_ids=("c2", "c1"))]
+    assert decide(state_of(begun)) == policy.Evaluate("c2", Effort.FINAL)
+    sent = [*begun, EvaluationStarted(request_id="f2", candidate_id="c2", effort=Effort.FINAL)]
+    assert decide(state_of(sent)) is policy.Wait.WAIT, "there is room, and nothing to reach yet"
+    done = EvaluationFinished(request_id="f2", candidate_id="c2", evaluation=evaluation(2.0, Effort.FINAL, 0.02))
+    assert decide(state_of([*sent, done])) == policy.Evaluate("c1", Effort.FINAL, bound_speedup=1.98)
+
+
 def stopped_with(*events: Event) -> RunState:
     return state_of([*events, StopDecided(reason="enough")], RunSettings(models=(MODEL,)))
 
@@ -252,7 +275,7 @@ def test_after_the_stop_what_a_model_was_paid_for_is_still_measured() -> None:
     best = candidate(1, 1.5)
     assert decide(stopped_with(*best, proposed(2, "m1")), model=True) == policy.Evaluate("c2", Effort.SCREEN, 1.48)
     promising = candidate(2, 1.6, effort=Effort.SCREEN, call="m1", action=ActionKind.REFINE)
-    assert decide(stopped_with(*best, *promising), model=True) == policy.Evaluate("c2", Effort.FULL)
+    assert decide(stopped_with(*best, *promising), model=True) == policy.Verify(("c2", "c1"))
     assert decide(stopped_with(*best, proposed(2, None)), model=True) == policy.Verify(("c1",))
     call = ModelCallStarted(call_id="m1", action=ActionKind.REFINE, model="m", reserved_tokens=10, parent_id="c1")
     assert decide(stopped_with(*best, call), model=True) is policy.Wait.WAIT

@@ -85,7 +85,7 @@ def _deserving(state: RunState) -> list[CandidateState]:
 def _left_to_the_finish(state: RunState) -> bool:
     """Whether a full measurement would inform nothing but the choice of finalists, and there is none to make.
 
-    Nothing more is proposed then, and the finish measures more thoroughly itself. While something is on its way, it is waited for.
+    Nothing more is proposed then, and the finish measures more thoroughly itself. What is on its way is waited for.
     """
     if state.stop is None and evaluations_left(state) > 0:
         return False
