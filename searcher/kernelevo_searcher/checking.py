@@ -38,9 +38,21 @@ if TYPE_CHECKING:
     from kernelevo_api.types import Problem, ProblemReport
     from kernelevo_searcher.catalogue import Entry
 
-__all__ = ["Checked", "Record", "State", "check", "count"]
+__all__ = [
+    "Checked",
+    "Record",
+    "State",
+    "Work",
+    "answers",
+    "check",
+    "check_one",
+    "count",
+    "device_of",
+    "from_json",
+    "to_json",
+]
 
-_TRIES = 2
+TRIES = 2
 """Of one problem, where an evaluator fails on it."""
 _FULL_S = 2.0
 """To wait for a queue that does not say how long it is full."""
@@ -155,7 +167,9 @@ def from_json(data: dict[str, Any]) -> Checked:
 
 
 @dataclass(slots=True)
-class _Work:
+class Work:
+    """A problem to be checked, and what came in the way of it."""
+
     entry: Entry
     problem: Problem
     tries: int = 0
@@ -179,7 +193,7 @@ async def check(
     Raises:
         NoEvaluator: every evaluator went away; what is checked by then was told.
     """
-    waiting: deque[_Work] = deque()
+    waiting: deque[Work] = deque()
     results: list[Checked] = []
 
     def done(one: Checked, *, keep: bool = True) -> None:
@@ -188,7 +202,7 @@ async def check(
             record.add(one)
         tell(one)
 
-    on = {endpoint.name: _describe(endpoint) for endpoint in pool.endpoints}
+    on = {endpoint.name: device_of(endpoint) for endpoint in pool.endpoints}
     for entry in entries:
         try:
             problem = entry.read()
@@ -201,20 +215,20 @@ async def check(
         if held is not None:
             done(held, keep=False)
         else:
-            waiting.append(_Work(entry, problem))
+            waiting.append(Work(entry, problem))
 
     async def work(endpoint: Endpoint) -> None:
         while waiting:
             item = waiting.popleft()
             begin(item.entry.name)
-            one = await _check_one(item, endpoint, on[endpoint.name])
+            one = await check_one(item, endpoint, on[endpoint.name])
             if one is not None:
                 done(one)
-            elif item.tries < _TRIES:
+            elif item.tries < TRIES:
                 waiting.append(item)
             else:
                 done(Checked(item.entry.name, State.NOT_CHECKED, reasons=tuple(item.troubles)))
-            if one is None and not await _answers(endpoint):
+            if one is None and not await answers(endpoint):
                 return
 
     workers = [work(endpoint) for endpoint in pool.endpoints for _ in range(max(1, endpoint.share(pool.device)))]
@@ -224,8 +238,8 @@ async def check(
     return results
 
 
-async def _check_one(item: _Work, endpoint: Endpoint, on: str) -> Checked | None:
-    """The result; None where the evaluator failed."""
+async def check_one(item: Work, endpoint: Endpoint, on: str, *, accept_refused: bool = False) -> Checked | None:
+    """The result by one evaluator; None where it failed, which counts as a try."""
     digest, began = text_digest(item.problem.source), time.monotonic()
 
     def result(state: State, **more: Any) -> Checked:
@@ -233,7 +247,9 @@ async def _check_one(item: _Work, endpoint: Endpoint, on: str) -> Checked | None
 
     while True:
         try:
-            return _taken(await endpoint.transport.register_problem(item.problem), result)
+            return _taken(
+                await endpoint.transport.register_problem(item.problem, accept_refused=accept_refused), result
+            )
         except QueueFull as full:
             wait = full.retry_delay.total_seconds() if full.retry_delay else _FULL_S
             await asyncio.sleep(wait * random.uniform(1.0, 1.25))  # noqa: S311
@@ -251,7 +267,8 @@ async def _check_one(item: _Work, endpoint: Endpoint, on: str) -> Checked | None
             return None
 
 
-async def _answers(endpoint: Endpoint) -> bool:
+async def answers(endpoint: Endpoint) -> bool:
+    """Whether an evaluator is there, after something failed on it."""
     try:
         async with asyncio.timeout(_ANSWER_S):
             await endpoint.transport.get_capabilities()
@@ -277,7 +294,8 @@ def _not_taken(refused: CallRefused, result: Callable[..., Checked]) -> Checked:
     return result(State.FAILED if failed else State.REFUSED, codes=tuple(codes), reasons=tuple(reasons))
 
 
-def _describe(endpoint: Endpoint) -> str:
+def device_of(endpoint: Endpoint) -> str:
+    """What an evaluator measures on, and its version."""
     capabilities = endpoint.capabilities
     if capabilities is None:
         return ""

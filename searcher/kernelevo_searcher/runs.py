@@ -30,12 +30,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kernelevo_api.pool import EvaluatorPool
     from kernelevo_api.types import Evaluation, Progress
     from kernelevo_searcher.events import Record, RunSettings
     from kernelevo_searcher.forecast import Forecast
     from kernelevo_searcher.settings import SearcherSettings
 
-__all__ = ["changed_settings", "create", "evaluate", "evolve", "new_run_dir", "open_batch", "package_version", "resume"]
+__all__ = [
+    "changed_settings",
+    "create",
+    "evaluate",
+    "evolve",
+    "make",
+    "new_run_dir",
+    "open_batch",
+    "package_version",
+    "resume",
+]
 
 _PATIENCE_S = 30.0
 """How long a single evaluation waits for an evaluator that went away; a run waits as long as it takes."""
@@ -53,8 +64,17 @@ def package_version() -> str:
 
 def new_run_dir(settings: SearcherSettings, problem: Problem) -> Path:
     """A folder for a new run: problem, time in UTC, and a few characters that make it unique."""
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", problem.name).strip("-.") or "run"
-    return settings.runs_dir / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return settings.runs_dir / unique_name(folder_name(problem.name))
+
+
+def folder_name(name: str) -> str:
+    """A name as one folder's."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "run"
+
+
+def unique_name(name: str) -> str:
+    """With the time in UTC, and a few characters that tell apart what begins at the same second."""
+    return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 # Once.
@@ -149,6 +169,15 @@ def create(
     """
     run = replace(settings.run_settings(), accept_refused_problem=accept_refused)
     open_models(run, os.environ, keys=False)
+    make(problem, start, run, run_dir=run_dir)
+
+
+def make(problem: Problem, start: Sequence[tuple[str, str]], run: RunSettings, *, run_dir: Path) -> None:
+    """A new run on disk, of settings that were looked at before.
+
+    Raises:
+        StoreError: the folder cannot be used.
+    """
     event, texts = start_events(version=package_version(), problem=problem, settings=run, start=start)
     with RunStore.create(run_dir) as store:
         store.append(event, texts=texts)
@@ -175,11 +204,13 @@ async def resume(
     on_progress: Callable[[str, Progress], None] | None = None,
     drain: Drain | None = None,
     on_forecast: Callable[[Forecast], None] | None = None,
+    pool: EvaluatorPool | None = None,
 ) -> RunState:
     """Go on with a run.
 
     Args:
         drain: asks it to end early, once what is under way has come back.
+        pool: evaluators that are open already, and stay open; absent: those of the run's settings.
         changes: settings of the run to change, by name; all others are as they were. "endpoint" changes fields of
             each of its models.
 
@@ -199,7 +230,7 @@ async def resume(
         if before.finished is not None and run == before.settings:
             return before
         models = open_models(run, os.environ)
-        return await _work(store, run, settings, models, observe, on_progress, drain or Drain(), on_forecast)
+        return await _work(store, run, settings, models, observe, on_progress, drain or Drain(), on_forecast, pool)
 
 
 def changed_settings(run: RunSettings, changes: dict[str, Any]) -> RunSettings:
@@ -219,13 +250,15 @@ async def _work(
     on_progress: Callable[[str, Progress], None] | None,
     drain: Drain,
     on_forecast: Callable[[Forecast], None] | None,
+    pool: EvaluatorPool | None = None,
 ) -> RunState:
     try:
         async with AsyncExitStack() as stack:
-            opened = open_evaluators(run.evaluators, settings, store.run_dir / "evaluator")
-            async with drain.preparing():
-                pool = await stack.enter_async_context(opened)
-            if drain.asked:
+            if pool is None:
+                opened = open_evaluators(run.evaluators, settings, store.run_dir / "evaluator")
+                async with drain.preparing():
+                    pool = await stack.enter_async_context(opened)
+            if drain.asked or pool is None:
                 return replay(store.records())
             engine = Engine(
                 store,

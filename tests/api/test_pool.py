@@ -145,6 +145,18 @@ async def test_capacity_is_what_the_evaluators_say() -> None:
     assert pool.slots == 6
 
 
+async def test_a_pool_of_one_of_them_fills_its_share_and_leaves_the_connection_open() -> None:
+    big = Evaluator(*["H200"] * 4, lanes=4)
+    pool = a_pool(big, Evaluator())
+    await pool.connect()
+    alone = pool.alone(pool.endpoints[0], lanes=1)
+    await alone.connect(device=pool.device)
+    assert [one.name for one in alone.endpoints] == [pool.endpoints[0].name] and alone.slots == 2
+    await alone.evaluate(request())
+    await pool.evaluate(request(), preferred=pool.endpoints[0].name)
+    assert len(big.requests) == 2 and pool.slots == 10
+
+
 async def test_work_goes_where_the_least_is_outstanding_for_its_size() -> None:
     big, small = Evaluator(*["H200"] * 4, lanes=4), Evaluator(lanes=1)
     pool = a_pool(big, small)

@@ -17,7 +17,7 @@ from tests.searcher.scripted_evaluator import ScriptedEvaluator
 from kernelevo_api import wire
 from kernelevo_api.evaluator.v1 import evaluator_pb2 as pb
 from kernelevo_api.evaluator.v1 import evaluator_pb2_grpc
-from kernelevo_api.types import EvaluateRequest, Problem
+from kernelevo_api.types import EvaluateRequest, Problem, ProblemReport, Seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +36,7 @@ class Gate:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._open = True
+        self._limit: int | None = None
         self.arrived = 0
         """Calls that have come to the gate, those let through included."""
 
@@ -44,16 +45,22 @@ class Gate:
         with self._changed:
             self._open = False
 
+    def close_after(self, count: int) -> None:
+        """Let so many through in all, of which the last one waits here with those that come after it."""
+        with self._changed:
+            self._limit = count
+
     def open(self) -> None:
         """Let those through that wait, and all that come."""
         with self._changed:
-            self._open = True
+            self._open, self._limit = True, None
             self._changed.notify_all()
 
     def enter(self) -> None:
         """Arrive, and wait."""
         with self._changed:
             self.arrived += 1
+            self._open = self._open and (self._limit is None or self.arrived < self._limit)
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: self._open, _LONGEST_S)
 
@@ -66,8 +73,11 @@ class Gate:
 class GrpcEvaluator(evaluator_pb2_grpc.EvaluatorServiceServicer):
     """Carries each request id out once, and replays it afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, seeds: tuple[Seed, ...] = ()) -> None:
         self._scripted = ScriptedEvaluator(speed=4.0)
+        self._scripted.seeds = seeds
+        self.carried_out: list[str] = []
+        """Request ids, in the order in which they were done."""
         self._done: dict[str, Evaluation] = {}
         self.registrations, self.evaluations = Gate(), Gate()
         self.address = ""
@@ -78,21 +88,25 @@ class GrpcEvaluator(evaluator_pb2_grpc.EvaluatorServiceServicer):
     def RegisterProblem(self, request: pb.RegisterProblemRequest, context: grpc.ServicerContext) -> Iterator[Any]:
         self.registrations.enter()
         problem = wire.from_message(request.problem, Problem)
-        report: Any = wire.to_message(asyncio.run(self._scripted.register_problem(problem)))
+        report: Any = wire.to_message(asyncio.run(self._register(problem, request.with_seeds)))
         yield pb.RegisterProblemResponse(report=report)
+
+    async def _register(self, problem: Problem, with_seeds: bool) -> ProblemReport:
+        return await self._scripted.register_problem(problem, with_seeds=with_seeds)
 
     def Evaluate(self, request: pb.EvaluateRequest, context: grpc.ServicerContext) -> Iterator[Any]:
         if request.request_id not in self._done:
             self.evaluations.enter()
             self._done[request.request_id] = self._scripted.judge(wire.from_message(request, EvaluateRequest))
+            self.carried_out.append(request.request_id)
         evaluation: Any = wire.to_message(self._done[request.request_id])
         yield pb.EvaluateResponse(evaluation=evaluation)
 
 
 @contextmanager
-def serve_evaluator() -> Iterator[GrpcEvaluator]:
+def serve_evaluator(seeds: tuple[Seed, ...] = ()) -> Iterator[GrpcEvaluator]:
     """One that serves until the block ends."""
-    evaluator = GrpcEvaluator()
+    evaluator = GrpcEvaluator(seeds)
     server = grpc.server(ThreadPoolExecutor(16))
     evaluator_pb2_grpc.add_EvaluatorServiceServicer_to_server(evaluator, server)
     evaluator.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

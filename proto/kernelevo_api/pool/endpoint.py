@@ -79,6 +79,8 @@ class Endpoint:
     """Where it was found; absent for one that was handed in."""
     capabilities: Capabilities | None = None
     """Of the last time it answered."""
+    lanes: int | None = None
+    """Lanes of it that are ours to fill; absent: all."""
     outstanding: int = 0
     """Requests of ours that it holds."""
     up: bool = True
@@ -110,7 +112,11 @@ class Endpoint:
     """Breaks ties, so that many clients of the same evaluators do not all begin with the first."""
 
     def share(self, device: DeviceRequirement | None) -> int:
-        """Lanes whose device is what is asked for; at least one where any is."""
+        """Lanes of ours whose device is what is asked for; at least one where any is."""
+        found = self._fitting(device)
+        return min(found, self.lanes) if self.lanes is not None else found
+
+    def _fitting(self, device: DeviceRequirement | None) -> int:
         capabilities = self.capabilities
         if capabilities is None:
             return 0

@@ -90,6 +90,7 @@ class EvaluatorPool:
         self.client_id = client_id
         self._members = Members(endpoints, sources, connect_to, self.settings)
         self._members.on_notice = on_notice
+        self._revive = revive
         self._placement = Placement(self._members, self.settings, revive)
         self._placement.on_wait = on_wait
         self._problems: dict[str, tuple[Problem, bool]] = {}
@@ -156,6 +157,20 @@ class EvaluatorPool:
     async def close(self) -> None:
         """Close every connection."""
         await self._members.close()
+
+    def alone(self, endpoint: Endpoint, lanes: int | None = None) -> EvaluatorPool:
+        """A pool of one of the evaluators here, over its connection, which stays ours: do not close it.
+
+        Args:
+            lanes: how many of its lanes that pool is to fill; absent: all.
+        """
+        only = Endpoint(name=endpoint.name, transport=endpoint.transport, lanes=lanes)
+        return EvaluatorPool([only], settings=self.settings, client_id=self.client_id, revive=self._revive)
+
+    def revive(self) -> None:
+        """Have an evaluator of our own started again, where one has ended."""
+        if self._revive is not None:
+            self._revive()
 
     # Who there is.
 

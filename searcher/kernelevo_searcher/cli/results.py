@@ -63,7 +63,7 @@ def best(run: RunArgument, output: OutputOption = None, as_json: JsonOption = Fa
 
 @app.command()
 def report(run: RunArgument, output: OutputOption = None) -> None:
-    """Write a run's report: one HTML file that needs nothing else.
+    """Write a run's report: one HTML file that needs nothing else. Of a suite's folder, its results as they are now.
 
     \b
     Example:
@@ -71,9 +71,17 @@ def report(run: RunArgument, output: OutputOption = None) -> None:
     """
     with reported_errors():
         from kernelevo_searcher.report import write_report
+        from kernelevo_searcher.suite.folder import Suite, is_suite
+        from kernelevo_searcher.suite.report import write_results
 
+        if is_suite(run) and output is not None:
+            raise BadInput(f"{run} is a suite, whose results are several files in its folder: leave out -o.")
         try:
-            path = write_report(run, output)
+            if is_suite(run):
+                write_results(Suite.open(run))
+                path = run / "report.html"
+            else:
+                path = write_report(run, output)
         except OSError as error:
             raise BadInput(f"the report cannot be written: {error}") from error
         typer.echo(str(path))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
 
+from kernelevo_searcher.files import replace_file
 from kernelevo_searcher.report.charts import progress_chart, strip_chart, tree_chart
 from kernelevo_searcher.report.code import code_lines, visible
 from kernelevo_searcher.report.data import ReportData, read_report
@@ -17,7 +17,7 @@ from kernelevo_searcher.store import RunStore
 if TYPE_CHECKING:
     from kernelevo_api.types import Ratio
 
-__all__ = ["REPORT_FILE", "render_report", "write_report"]
+__all__ = ["REPORT_FILE", "page_environment", "render_report", "write_report"]
 
 REPORT_FILE = "report.html"
 _SOURCES_SHOWN = 300
@@ -36,18 +36,12 @@ def write_report(run_dir: Path, output: Path | None = None) -> Path:
     with RunStore.open(run_dir, read_only=True) as store:
         data = read_report(store.records(), store.text)
     path = output if output is not None else run_dir / REPORT_FILE
-    page = render_report(data)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, render_report(data))
     return path
 
 
-def render_report(data: ReportData) -> str:
-    """The page as text."""
+def page_environment() -> jinja2.Environment:
+    """What renders our pages: everything escaped, what is invisible spelled out."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates", encoding="utf-8"),
         autoescape=True,
@@ -57,25 +51,37 @@ def render_report(data: ReportData) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(ratio=_ratio, microseconds=_microseconds, code_lines=code_lines, count=_count)
+    style = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    environment.globals["style"] = Markup(style)  # noqa: S704 - ours
+    return environment
+
+
+def render_report(data: ReportData) -> str:
+    """The page as text."""
     timing = data.best_evaluation.timing if data.best_evaluation is not None else None
     samples = (
         [("baseline", timing.baseline_samples_us), ("candidate", timing.candidate_samples_us)]
         if timing is not None
         else []
     )
-    return environment.get_template("report.html.j2").render(
-        data=data,
-        state=data.state,
-        started=data.state.started,
-        by_evaluations=progress_chart(data.points, data.steps, over_tokens=False),
-        by_tokens=progress_chart(data.points, data.steps, over_tokens=True) if data.state.usage.total_tokens else None,
-        tree=tree_chart(data.rows, data.ancestry, data.best.id if data.best is not None else None),
-        strips=strip_chart(samples),
-        timing=timing,
-        environment=data.best_evaluation.environment if data.best_evaluation is not None else None,
-        device=_device_name(data),
-        sources_shown=_SOURCES_SHOWN,
-        style=Markup((Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")),  # noqa: S704 - ours
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            data=data,
+            state=data.state,
+            started=data.state.started,
+            by_evaluations=progress_chart(data.points, data.steps, over_tokens=False),
+            by_tokens=progress_chart(data.points, data.steps, over_tokens=True)
+            if data.state.usage.total_tokens
+            else None,
+            tree=tree_chart(data.rows, data.ancestry, data.best.id if data.best is not None else None),
+            strips=strip_chart(samples),
+            timing=timing,
+            environment=data.best_evaluation.environment if data.best_evaluation is not None else None,
+            device=_device_name(data),
+            sources_shown=_SOURCES_SHOWN,
+        )
     )
 
 
