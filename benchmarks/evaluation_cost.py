@@ -29,7 +29,7 @@ def distinct(source: str) -> str:
 
 
 def evaluate(client: EvaluatorClient, digest: str, source: str, effort: Effort) -> tuple[float, Evaluation]:
-    """Seconds on the client's clock, and the evaluation."""
+    """Seconds on the client's clock, and the evaluation: passed, or its timing disputed as happens on a restless host."""
     request = EvaluateRequest(
         request_id=str(uuid.uuid4()),
         problem_digest=digest,
@@ -40,7 +40,7 @@ def evaluate(client: EvaluatorClient, digest: str, source: str, effort: Effort) 
     began = time.monotonic()
     evaluation = client.evaluate(request)
     seconds = time.monotonic() - began
-    assert evaluation.verdict is Verdict.PASSED, evaluation.message
+    assert evaluation.verdict in {Verdict.PASSED, Verdict.TIMING_DISPUTED}, evaluation.message
     assert not evaluation.from_cache
     return seconds, evaluation
 
@@ -54,6 +54,7 @@ def main() -> None:
     kernel = (EXAMPLE / "passes" / "cpp_ctypes.py").read_text(encoding="utf-8")
     raw: dict[str, Any] = {}
     figures: list[dict[str, Any]] = []
+    disputed = 0
     with evaluator(options.evaluator) as client:
         began = time.monotonic()
         report = client.register_problem(Problem(source=(EXAMPLE / "problem.py").read_text(encoding="utf-8")))
@@ -65,7 +66,11 @@ def main() -> None:
         for effort in (Effort.SCREEN, Effort.FULL, Effort.FINAL):
             runs = [evaluate(client, report.problem_digest, distinct(kernel), effort) for _ in range(options.repeats)]
             stages = [stage_seconds(evaluation) for _, evaluation in runs]
-            raw[effort.value] = [{"seconds": s, "stages": t} for (s, _), t in zip(runs, stages, strict=True)]
+            raw[effort.value] = [
+                {"seconds": seconds, "verdict": evaluation.verdict.value, "stages": stage}
+                for (seconds, evaluation), stage in zip(runs, stages, strict=True)
+            ]
+            disputed += sum(evaluation.verdict is Verdict.TIMING_DISPUTED for _, evaluation in runs)
             name = f"one evaluation of rms_norm, cpp_inline, effort {effort.value}"
             median = statistics.median(seconds for seconds, _ in runs)
             figures.append({"figure": f"{name}, median of {options.repeats}", "value": median, "unit": "s"})
@@ -79,7 +84,9 @@ def main() -> None:
                 pool.submit(evaluate, client, report.problem_digest, distinct(kernel), Effort.SCREEN)
                 for _ in range(count)
             ]
-            raw["rate"] = [one.result()[0] for one in waiting]
+            done = [one.result() for one in waiting]
+            raw["rate"] = [{"seconds": seconds, "verdict": evaluation.verdict.value} for seconds, evaluation in done]
+            disputed += sum(evaluation.verdict is Verdict.TIMING_DISPUTED for _, evaluation in done)
         minutes = (time.monotonic() - began) / 60
         figures.append(
             {
@@ -88,6 +95,13 @@ def main() -> None:
                 "unit": "1/min",
             }
         )
+    figures.append(
+        {
+            "figure": f"timings disputed, of {3 * options.repeats + count} evaluations of one honest kernel",
+            "value": disputed,
+            "unit": "evaluations",
+        }
+    )
     save(__file__, figures, raw=raw)
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.searcher.openai_server import Reply, serve
+
+from kernelevo_searcher.events import CandidateProposed
+from kernelevo_searcher.store import read_records
 
 if TYPE_CHECKING:
     from conftest import ServedEvaluator
@@ -41,6 +45,17 @@ class Kernelevo:
 
     def json(self, *arguments: object, code: int, evaluator: bool = True) -> Any:
         return json.loads(self(*arguments, "--json", code=code, evaluator=evaluator).stdout)
+
+    def search(self, *arguments: object) -> Any:
+        """What `evolve --json` told. Few evaluations need not prove a speedup: the exit code says whether they did."""
+        command = [KERNELEVO, "evolve", *arguments, "--run", "run", "--evaluator", self._address, "--json"]
+        done = subprocess.run(
+            list(map(str, command)), cwd=self.folder, capture_output=True, text=True, timeout=380, check=False
+        )
+        told = json.loads(done.stdout)
+        assert done.returncode == (0 if told["proved"] else 1), done.stderr
+        assert told["proved"] == (told["speedup"]["low"] > 1.0)
+        return told
 
 
 @pytest.fixture
@@ -88,19 +103,8 @@ def test_compare_tells_which_is_faster(kernelevo: Kernelevo) -> None:
 
 
 def test_a_search_from_start_to_report(kernelevo: Kernelevo) -> None:
-    command = ["evolve", CHAIN / "problem.py", "--start", CHAIN / "start.py", "--evaluations", 3, "--run", "run"]
-    done = subprocess.run(
-        [str(KERNELEVO), *map(str, command), "--evaluator", kernelevo._address, "--json"],
-        cwd=kernelevo.folder,
-        capture_output=True,
-        text=True,
-        timeout=380,
-        check=False,
-    )
-    told = json.loads(done.stdout)
-    # Three evaluations need not prove a speedup; the code says whether they did.
-    assert done.returncode == (0 if told["proved"] else 1), done.stderr
-    assert told["evaluated"] == 3 and told["best"] and told["proved"] == (told["speedup"]["low"] > 1.0)
+    told = kernelevo.search(CHAIN / "problem.py", "--start", CHAIN / "start.py", "--evaluations", 3)
+    assert told["evaluated"] == 3 and told["best"]
     best = kernelevo.json("best", "run", "-o", "fast.py", code=0, evaluator=False)
     assert best["verified"] and best["proved"] == told["proved"] and best["candidate"] == told["best"]
     compile((kernelevo.folder / "fast.py").read_text(encoding="utf-8"), "fast.py", "exec")
@@ -111,6 +115,26 @@ def test_a_search_from_start_to_report(kernelevo: Kernelevo) -> None:
     page = Path(kernelevo("report", "run", "-o", "page.html", code=0, evaluator=False).stdout.strip())
     assert "KernelEvo report" in (kernelevo.folder / page).read_text(encoding="utf-8")
     kernelevo("best", "nowhere", code=2, evaluator=False)
+
+
+def test_a_search_with_a_model_that_must_repair_its_kernel(kernelevo: Kernelevo) -> None:
+    wrong, right = CHAIN / "fails" / "no_clamp.py", CHAIN / "passes" / "cpp_ctypes.py"
+
+    def kernel(path: Path) -> Reply:
+        return Reply(content=f"Name: fused\nIdea: one pass\n\n```python\n{path.read_text(encoding='utf-8')}```\n")
+
+    with serve(kernel(wrong), kernel(right)) as model:
+        told = kernelevo.search(CHAIN / "problem.py", "--evaluations", 4, "--model", "m", "--base-url", model.base_url)
+    # TorchInductor's kernel, the reference, the model's, and its repair, whose prompt says what was wrong: nothing else took the
+    # evaluations that were left.
+    assert told["evaluated"] == 4 and len(model.asked) == 2
+    assert "are wrong" in json.dumps(model.asked[1].body["messages"])
+    events = [record.event for record in read_records(kernelevo.folder / "run")]
+    actions = [event.action.value for event in events if isinstance(event, CandidateProposed)]
+    assert actions == ["seed", "seed", "rewrite", "fix"]
+    repaired = kernelevo.json("best", "run", "-o", "fast.py", code=0, evaluator=False)
+    assert told["best"] == repaired["candidate"] and repaired["proved"] == told["proved"]
+    assert told["tokens"] == model.charged_tokens
 
 
 def test_a_search_in_which_nothing_passes(kernelevo: Kernelevo) -> None:

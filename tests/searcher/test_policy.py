@@ -341,3 +341,26 @@ def test_a_model_that_repeats_itself_waits_for_news() -> None:
     assert decide(state_of([*measuring, *repeated[:3]], settings_), model=True) is policy.Wait.WAIT
     stopped = decide(state_of(repeated, settings_), model=True)
     assert stopped == policy.Stop("the last 12 replies held no new candidate")
+
+
+def test_evaluations_are_left_to_repair_what_a_model_wrote() -> None:
+    start = candidate(1, 1.0, action=ActionKind.SEED)
+    failed = candidate(2, None, parent="c1", action=ActionKind.REWRITE, call="m1")
+    measured = candidate(2, parent="c1", action=ActionKind.REWRITE, call="m1", done=False)
+
+    def decided(events: list[Event], evaluations: int, *, model: bool = True) -> set[str]:
+        state = state_of(events, RunSettings(evaluations=evaluations, calls_in_flight=1, models=(MODEL,)))
+        actions = (decide(state, slots=2, model=model, seed=seed) for seed in range(20))
+        return {action.action.value if isinstance(action, policy.Propose) else str(action) for action in actions}
+
+    asked: list[Event] = [
+        ModelCallStarted(call_id="m9", action=ActionKind.REFINE, parent_id="c1", model="m", reserved_tokens=10)
+    ]
+    # One evaluation is left, and it may have to be a repair: while a reply is under way, is measured, or has failed.
+    assert decided(start + asked, 3) == {str(policy.Wait.WAIT)}
+    assert decided(start + measured, 3) == {str(policy.Wait.WAIT)}
+    assert decided(start + failed, 3) == {"fix"}
+    # With more to spend, or nobody to repair it, the search goes on.
+    assert decided(start + asked, 4) == {"tune"}
+    assert decided(start + measured, 4) == {"rewrite"}
+    assert decided(start + failed, 3, model=False) == {"tune"}

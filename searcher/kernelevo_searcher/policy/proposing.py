@@ -55,6 +55,8 @@ def next_proposal(state: RunState, resources: Resources, rng: random.Random) -> 
         # The seeds are still out: nothing to start from yet.
         return None
     model = _model_proposal(state, resources, rng)
+    if _spoken_for_by_repairs(state) and (model is None or model.action is not ActionKind.FIX):
+        return None
     tune = _tune(state, rng) if resources.tuning else None
     if model is None or tune is None:
         return model or tune
@@ -96,8 +98,8 @@ def _wishes(state: RunState, usable: list[ModelResource], rng: random.Random) ->
     """What a model should do, most wanted first, and to whom."""
     wishes: list[tuple[ActionKind, str | None]] = []
     failed = _to_fix(state)
-    if failed is not None:
-        wishes.append((ActionKind.FIX, failed.id))
+    if failed:
+        wishes.append((ActionKind.FIX, failed[0].id))
     if restart_is_due(state):
         wishes.append((ActionKind.RESTART, None))
     parent = draw_parent(state, rng)
@@ -109,22 +111,37 @@ def _wishes(state: RunState, usable: list[ModelResource], rng: random.Random) ->
     return wishes
 
 
-def _to_fix(state: RunState) -> CandidateState | None:
-    """The newest failed child of a model worth another round: few rounds so far, and nobody at it yet."""
+def _spoken_for_by_repairs(state: RunState) -> bool:
+    """Whether what a model wrote is still on its way, and may need every evaluation that is left for its repair.
+
+    It is paid for, and worth nothing if it fails when no evaluation is left to repair it.
+    """
+    if state.settings.evaluations is None:
+        return False
+    unmeasured = {candidate.id for candidate in waiting(state)}
+    coming = len(state.calls) + sum(
+        candidate.proposed.call_id is not None
+        and not candidate.evaluations
+        and (candidate.id in unmeasured or state.is_in_flight(candidate.id))
+        for candidate in state.candidates.values()
+    )
+    return 0 < coming >= evaluations_left(state)
+
+
+def _to_fix(state: RunState) -> list[CandidateState]:
+    """Failed children of a model worth another round: few rounds so far, and nobody at it yet; the newest first."""
     busy = {call.parent_id for call in state.calls.values()}
-    for candidate in reversed(state.candidates.values()):
-        evaluation = candidate.evaluation
-        if (
-            candidate.proposed.call_id is not None
-            and evaluation is not None
-            and evaluation.verdict in _REPAIRABLE
-            and candidate.children == 0
-            and candidate.id not in busy
-            and candidate.id not in state.fixes_given_up
-            and _rounds(state, candidate) < _MOST_FIXES
-        ):
-            return candidate
-    return None
+    return [
+        candidate
+        for candidate in reversed(state.candidates.values())
+        if candidate.proposed.call_id is not None
+        and candidate.evaluation is not None
+        and candidate.evaluation.verdict in _REPAIRABLE
+        and candidate.children == 0
+        and candidate.id not in busy
+        and candidate.id not in state.fixes_given_up
+        and _rounds(state, candidate) < _MOST_FIXES
+    ]
 
 
 def _rounds(state: RunState, candidate: CandidateState) -> int:
