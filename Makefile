@@ -69,7 +69,7 @@ $(DEMO_STAMP): $(SETUP) | $(BIN)/python
 # Read by a few lines of Python: `pip install --group` is newer than the pip of many systems.
 $(TEST_STAMP): $(SETUP) $(DEMO_STAMP)
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev-requirements.txt
-	$(PIP) install --quiet --constraint constraints.txt --requirement $(VENV)/dev-requirements.txt --editable '.[searcher,evaluator,postgresql,prices,triton,docker,ray]'
+	$(PIP) install --quiet --constraint constraints.txt --requirement $(VENV)/dev-requirements.txt --editable '.[searcher,evaluator,otel,postgresql,prices,triton,docker,ray]'
 	@touch $@
 
 # ---------------------------------------------------------------- generated code

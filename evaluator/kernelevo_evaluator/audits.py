@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.scheduler import Listener, Scheduler, Ticket
     from kernelevo_evaluator.settings import EvaluatorSettings
     from kernelevo_evaluator.store import Store
+    from kernelevo_evaluator.telemetry import Telemetry
 
 RECENT_KEPT = 64
 """Reports kept in memory for requests that looked into the store before one of them was there."""
@@ -45,6 +46,7 @@ class Audits:
         settings: EvaluatorSettings,
         environment: str,
         limits: Limits,
+        telemetry: Telemetry,
     ) -> None:
         self._executor = executor
         self._scheduler = scheduler
@@ -52,6 +54,7 @@ class Audits:
         self._settings = settings
         self._environment = environment
         self._limits = limits
+        self._telemetry = telemetry
         self.waiting: Counter[str] = Counter()
         """Requests of each client that wait for their problem's audit."""
         # A request may have missed a report in the store because its audit had not ended, and that audit because it had.
@@ -141,11 +144,12 @@ class Audits:
 
         async def action(progress: ProgressCallback) -> ProblemReport:
             try:
-                report = await once_more(
-                    lambda: self._executor.audit(source, self._limits, accept_refused, progress),
-                    progress,
-                    source.digest,
-                )
+                with self._telemetry.audit(source.digest):
+                    report = await once_more(
+                        lambda: self._executor.audit(source, self._limits, accept_refused, progress),
+                        progress,
+                        source.digest,
+                    )
             except executors.ProblemRefused as refused:
                 raise _refusal(str(refused), refused.report, refused.code) from refused
             report = replace(report, problem_digest=source.digest, name=source.name, policy=source.policy)

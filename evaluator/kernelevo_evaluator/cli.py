@@ -248,12 +248,13 @@ async def _serve(settings: EvaluatorSettings, ready_fd: int | None, exit_with_pa
 
 async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
     from kernelevo_evaluator.opening import prepare
-    from kernelevo_evaluator.server import EvaluatorServer
+    from kernelevo_evaluator.server import EvaluatorServer, evaluator_version
+    from kernelevo_evaluator.telemetry import from_environment
 
     prepared = await prepare(settings, _complain)
     try:
         # The server makes the executor once the state folder is its own, and then owns it.
-        server = EvaluatorServer(prepared.make, settings)
+        server = EvaluatorServer(prepared.make, settings, from_environment(evaluator_version()))
         return server, await server.start()
     except BaseException:
         await prepared.discard()

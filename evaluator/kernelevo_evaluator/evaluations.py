@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.requests import ProgressListener
     from kernelevo_evaluator.settings import EvaluatorSettings
     from kernelevo_evaluator.store import Store
+    from kernelevo_evaluator.telemetry import Telemetry
 
 API_VERSION = "v1"
 
@@ -72,6 +73,7 @@ class Evaluations:
         settings: EvaluatorSettings,
         evaluator_version: str,
         metrics: Metrics,
+        telemetry: Telemetry,
     ) -> None:
         self._executor = executor
         self._facts = facts
@@ -80,7 +82,12 @@ class Evaluations:
         self._version = evaluator_version
         self._admission = Admission(facts, evaluator_version, settings.maximum_source_bytes)
         self._scheduler = Scheduler(executor.concurrency, settings.queue_capacity, settings.queue_capacity_per_client)
-        self._scheduler.on_wait = metrics.waited
+
+        def waited(seconds: float) -> None:
+            metrics.waited(seconds)
+            telemetry.waited(seconds)
+
+        self._scheduler.on_wait = waited
         metrics.watch(executor, self.capabilities, lambda: executor.healthy and not self._scheduler.draining)
         self._requests = OpenRequests(settings.grace_s, lambda opened: self._spawn(self._give_up(opened)))
         self._audits = Audits(
@@ -90,6 +97,7 @@ class Evaluations:
             settings=settings,
             environment=self._admission.environment_key(),
             limits=facts.default_limits,
+            telemetry=telemetry,
         )
         self._fulfilment = Fulfilment(
             executor=executor,
@@ -98,6 +106,7 @@ class Evaluations:
             audits=self._audits,
             requests=self._requests,
             metrics=metrics,
+            telemetry=telemetry,
         )
         self._tasks: set[asyncio.Task[None]] = set()
 

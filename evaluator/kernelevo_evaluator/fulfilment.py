@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.requests import OpenRequest, OpenRequests
     from kernelevo_evaluator.scheduler import Scheduler
     from kernelevo_evaluator.store import Store
+    from kernelevo_evaluator.telemetry import Telemetry
 
 RECENT_KEPT = 64
 """Evaluations kept in memory for equal requests that come while the first is on its way into the store."""
@@ -48,6 +49,7 @@ class Fulfilment:
         audits: Audits,
         requests: OpenRequests,
         metrics: Metrics,
+        telemetry: Telemetry,
     ) -> None:
         self._executor = executor
         self._scheduler = scheduler
@@ -55,6 +57,7 @@ class Fulfilment:
         self._audits = audits
         self._requests = requests
         self._metrics = metrics
+        self._telemetry = telemetry
         # A request may have missed an equal one in the store because that had not ended, and among what runs because it had.
         self._recent: OrderedDict[str, Evaluation] = OrderedDict()
 
@@ -67,6 +70,19 @@ class Fulfilment:
         cached: Evaluation | None,
     ) -> None:
         """Bring one accepted request to its evaluation, and into the store."""
+        with self._telemetry.evaluation(opened.accepted):
+            await self._carry(opened, request, admitted, report, cached)
+            if opened.stopping:
+                self._telemetry.stopped()
+
+    async def _carry(
+        self,
+        opened: OpenRequest,
+        request: EvaluateRequest,
+        admitted: Admitted | Evaluation,
+        report: ProblemReport | None,
+        cached: Evaluation | None,
+    ) -> None:
         accepted = opened.accepted
         log = _log.bind(
             evaluation_id=accepted.evaluation_id, request_id=accepted.request_id, client_id=accepted.client_id
@@ -110,6 +126,7 @@ class Fulfilment:
         opened.submitted.set()
         if opened.stopping:
             return
+        answered_from = found.evaluation_id
         found = replace(
             found,
             evaluation_id=accepted.evaluation_id,
@@ -118,6 +135,7 @@ class Fulfilment:
             problem_accepted_with_mark=report is not None and report.accepted_with_mark,
         )
         self._metrics.evaluated(found)
+        self._telemetry.evaluated(found, answered_from)
         log.info("evaluated", verdict=found.verdict.value, from_cache=found.from_cache)
         await self.finish(opened, found, key)
 
@@ -159,10 +177,12 @@ class Fulfilment:
                         raise ExecutorFault(evaluation.message)
                 except ExecutorFault:
                     self._metrics.fault()
+                    self._telemetry.fault()
                     raise
                 return evaluation
 
             evaluation = await once_more(attempt, progress, job.evaluation_id)
+            self._telemetry.ran(evaluation)
             if evaluation.verdict not in NEVER_CACHED:
                 self._recent[admitted.cache_key] = replace(
                     evaluation, findings=admitted.findings + evaluation.findings, from_cache=True
@@ -181,6 +201,7 @@ class Fulfilment:
     async def _fail(self, opened: OpenRequest, error: CallRefused) -> None:
         opened.ending = True
         self._metrics.not_evaluated(error.reason.value)
+        self._telemetry.not_evaluated(error.reason.value)
         if not isinstance(error, Draining):
             # May be sent again under the same id. Where even that cannot be written, the next start carries it out.
             with contextlib.suppress(StoreUnavailable):

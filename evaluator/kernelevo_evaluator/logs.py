@@ -20,13 +20,18 @@ def configure(settings: EvaluatorSettings) -> None:
     console = settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        _trace,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _cut,
     ]
-    renderer: Any = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    # Tracebacks without the values of variables: those may be sources and tokens.
+    plain = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    renderer: Any = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
     last: list[Any] = (
-        [renderer] if console else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [renderer] if console else [structlog.processors.ExceptionRenderer(plain), structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -45,6 +50,16 @@ def configure(settings: EvaluatorSettings) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def _trace(_logger: Any, _name: str, event: Any) -> Any:
+    """Names the span that a line belongs to, where there are spans."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is not None:
+        found = trace.get_current_span().get_span_context()
+        if found.is_valid:
+            event["trace_id"], event["span_id"] = f"{found.trace_id:032x}", f"{found.span_id:016x}"
+    return event
 
 
 def _cut(_logger: Any, _name: str, event: Any) -> Any:

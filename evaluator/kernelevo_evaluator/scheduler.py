@@ -7,6 +7,7 @@ holds a `Ticket`; when the last ticket is given back before the end, the work le
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import time
 from collections import Counter
@@ -48,6 +49,8 @@ class Work(Generic[T]):
         """Set when nothing of it runs any more."""
         self.task: asyncio.Task[None] | None = None
         self.queued_at = time.monotonic()
+        self.context = contextvars.copy_context()
+        """Of who asked first; what it starts would else run in that of whoever made room for it."""
 
 
 class Ticket(Generic[T]):
@@ -90,7 +93,7 @@ class Scheduler:
         self._hurry = asyncio.Event()
         self._mean_s = _FIRST_ESTIMATE_S
         self.on_wait: Callable[[float], None] = lambda seconds: None
-        """Told how long a piece of work waited when it begins."""
+        """Told how long a piece of work waited when it begins, in the context of who asked first."""
 
     @property
     def running(self) -> int:
@@ -178,8 +181,8 @@ class Scheduler:
         moved = False
         while len(self._running) < self._concurrency and (work := self._queue.take(self._at_their_bound())) is not None:
             self._running.add(work)
-            self.on_wait(time.monotonic() - work.queued_at)
-            work.task = asyncio.create_task(self._run(work), name=f"work {work.key[:12]}")
+            work.context.run(self.on_wait, time.monotonic() - work.queued_at)
+            work.task = asyncio.create_task(self._run(work), name=f"work {work.key[:12]}", context=work.context)
             moved = True
         if moved:
             for other in self._works.values():

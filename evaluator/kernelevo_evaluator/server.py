@@ -26,6 +26,7 @@ from kernelevo_evaluator.metrics import Metrics, MetricsPage
 from kernelevo_evaluator.service import EvaluatorService
 from kernelevo_evaluator.sockets import ListenError, bind
 from kernelevo_evaluator.store import Store
+from kernelevo_evaluator.telemetry import Telemetry
 from kernelevo_evaluator.tokens import read_tokens
 
 if TYPE_CHECKING:
@@ -56,10 +57,14 @@ def evaluator_version() -> str:
 class EvaluatorServer:
     """Serves one executor, which is made once the state folder is this server's own. `start`, then `drain`; both once."""
 
-    def __init__(self, make_executor: Callable[[], Executor], settings: EvaluatorSettings) -> None:
+    def __init__(
+        self, make_executor: Callable[[], Executor], settings: EvaluatorSettings, telemetry: Telemetry | None = None
+    ) -> None:
+        """`telemetry` is told of calls and evaluations, and closed at the end; `None`: nothing is traced."""
         self._make_executor = make_executor
         self._executor: Executor | None = None
         self._settings = settings
+        self._telemetry = telemetry or Telemetry()
         self._store: Store | None = None
         self._server: grpc.aio.Server | None = None
         self._bound: str | None = None
@@ -86,7 +91,11 @@ class EvaluatorServer:
         settings = self._settings
         self._gate = gate = Gate(read_tokens(settings.token_file) if settings.token_file else None)
         asked = [TokenInterceptor(gate)] if settings.token_file else []
-        interceptors: list[grpc.aio.ServerInterceptor] = [*asked, DecodingInterceptor()]
+        interceptors: list[grpc.aio.ServerInterceptor] = [
+            *asked,
+            *self._telemetry.interceptors(),
+            DecodingInterceptor(),
+        ]
         try:
             url = settings.database_url.get_secret_value() if settings.database_url is not None else None
             self._store = await Store.open(Path(settings.state_dir), url)
@@ -106,6 +115,7 @@ class EvaluatorServer:
                 settings=settings,
                 evaluator_version=evaluator_version(),
                 metrics=metrics,
+                telemetry=self._telemetry,
             )
             self._evaluations.set_quotas(gate.quotas)
             evaluator_pb2_grpc.add_EvaluatorServiceServicer_to_server(
@@ -189,6 +199,7 @@ class EvaluatorServer:
             await self._store.close()
         if self._bound is not None and self._bound.startswith("unix:"):
             Path(self._bound.removeprefix("unix:")).unlink(missing_ok=True)
+        await self._telemetry.close()
         self._ended.set()
 
     async def _watch_health(self) -> None:

@@ -38,6 +38,7 @@ from kernelevo_api.errors import (
 from kernelevo_api.evaluator.v1 import evaluator_pb2 as pb
 from kernelevo_api.evaluator.v1 import evaluator_pb2_grpc
 from kernelevo_api.health import watch_health
+from kernelevo_api.trace_context import trace_metadata
 from kernelevo_api.types import (
     Capabilities,
     EvaluateRequest,
@@ -89,6 +90,9 @@ class _Shared:
         self._metadata = channels.metadata(token, self._target, tls)
         self._connected = False
         self._problems: dict[str, Problem] = {}
+
+    def _carried(self) -> tuple[tuple[str, str], ...]:
+        return (*self._metadata, *trace_metadata())
 
     def _patience(self) -> Patience:
         return Patience(self._retry, connected=self._connected)
@@ -268,7 +272,7 @@ class AsyncEvaluatorClient(_Shared):
 
     async def _unary(self, method: str, request: Message, timeout: float, *, retry: bool = True) -> Any:
         async def once(left: float | None, patience: Patience) -> Any:
-            return await getattr(self._stub, method)(request, timeout=left, metadata=self._metadata)
+            return await getattr(self._stub, method)(request, timeout=left, metadata=self._carried())
 
         return await self._with_retries(once, timeout, retry=retry)
 
@@ -282,7 +286,7 @@ class AsyncEvaluatorClient(_Shared):
     ) -> T:
         async def once(left: float | None, patience: Patience) -> T:
             field, kind = last
-            stream = getattr(self._stub, method)(request, timeout=left, metadata=self._metadata)
+            stream = getattr(self._stub, method)(request, timeout=left, metadata=self._carried())
             try:
                 async for event in stream:
                     self._answered(patience)
@@ -434,7 +438,7 @@ class EvaluatorClient(_Shared):
 
     def _unary(self, method: str, request: Message, timeout: float, *, retry: bool = True) -> Any:
         def once(left: float | None, patience: Patience) -> Any:
-            return getattr(self._stub, method)(request, timeout=left, metadata=self._metadata)
+            return getattr(self._stub, method)(request, timeout=left, metadata=self._carried())
 
         return self._with_retries(once, timeout, retry=retry)
 
@@ -448,7 +452,7 @@ class EvaluatorClient(_Shared):
     ) -> T:
         def once(left: float | None, patience: Patience) -> T:
             field, kind = last
-            stream = getattr(self._stub, method)(request, timeout=left, metadata=self._metadata)
+            stream = getattr(self._stub, method)(request, timeout=left, metadata=self._carried())
             try:
                 for event in stream:
                     self._answered(patience)

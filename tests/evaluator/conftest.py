@@ -27,6 +27,8 @@ from kernelevo_evaluator.settings import load_settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
+    from kernelevo_evaluator.telemetry import Telemetry
+
 NO_RETRY = RetryPolicy(queue_s=0, unavailable_s=0)
 PATIENCE_S = 50.0
 """How long a test waits for what must come: a busy machine is slow, not wrong."""
@@ -88,11 +90,13 @@ class Host:
         self.address = f"unix:{folder / 'e.sock'}"
         self._clients: list[AsyncEvaluatorClient] = []
 
-    async def start(self, executor: ScriptedExecutor | None = None, **settings: Any) -> AsyncEvaluatorClient:
+    async def start(
+        self, executor: ScriptedExecutor | None = None, telemetry: Telemetry | None = None, **settings: Any
+    ) -> AsyncEvaluatorClient:
         """Start a server (again, on the same state) and return a client that does not retry."""
         self.executor = executor or ScriptedExecutor()
         flags = {"state_dir": self.folder / "state", "listen": self.address, "drain_s": 5.0, **settings}
-        self.server = EvaluatorServer(lambda: self.executor, load_settings(flags).settings)
+        self.server = EvaluatorServer(lambda: self.executor, load_settings(flags).settings, telemetry)
         self.address = await self.server.start()
         return self.client()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kernelevo_api.types import (
@@ -26,7 +26,9 @@ from kernelevo_api.types import (
     ProblemReport,
     SandboxInfo,
     Stage,
+    StageTime,
     TensorInfo,
+    Timeline,
     Tool,
     Verdict,
 )
@@ -204,8 +206,11 @@ class ScriptedExecutor(Executor):
 
     async def _follow(self, script: str, job: Job, progress: ProgressCallback) -> Evaluation:
         words = script.split()
+        stages = []
         for stage in (Stage.BUILD, Stage.CHECK, Stage.TIME):
+            began = datetime.now(UTC)
             progress(stage, f"{stage.value} of {script}")
+            stages.append(StageTime(stage=stage, start=began, end=datetime.now(UTC)))
         if "hold" in words:
             await self._wait()
         if "boom" in words:
@@ -222,6 +227,7 @@ class ScriptedExecutor(Executor):
             language=job.language,
             effort=job.effort,
             baseline=job.baseline,
+            timeline=Timeline(stages=tuple(stages)),
         )
 
     async def _wait(self) -> None:

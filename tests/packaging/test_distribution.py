@@ -52,7 +52,7 @@ def test_every_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
-    wanted += [line for name in ("searcher", "evaluator", "prices", "triton") for line in extras[name]]
+    wanted += [line for name in ("searcher", "evaluator", "otel", "prices", "triton") for line in extras[name]]
     pinned = requirement_names((ROOT / "constraints.txt").read_text().splitlines())
     assert requirement_names(wanted) <= pinned
 
@@ -60,11 +60,12 @@ def test_every_dependency_is_pinned() -> None:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("kernelevo_api.client", ("torch", "openai", "sqlalchemy", "pydantic")),
+        ("kernelevo_api.client", ("torch", "openai", "sqlalchemy", "pydantic", "opentelemetry")),
         ("kernelevo_sandbox", ("torch", "grpc", "openai")),
         ("kernelevo", ("torch", "openai", "kernelevo_evaluator")),
         ("kernelevo_searcher.cli", ("torch", "triton", "kernelevo_evaluator", "kernelevo_sandbox")),
-        ("kernelevo_evaluator.cli", ("torch", "triton", "openai", "kernelevo_searcher")),
+        ("kernelevo_evaluator.cli", ("torch", "triton", "openai", "kernelevo_searcher", "opentelemetry")),
+        ("kernelevo_evaluator.server", ("torch", "openai", "opentelemetry")),
     ],
 )
 def test_importing_a_part_brings_no_more_than_it_needs(module: str, unwanted: tuple[str, ...]) -> None:
