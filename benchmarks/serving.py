@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from server_process import START_S, server
 
 from kernelevo_api.client import EvaluatorClient
 
@@ -19,36 +17,22 @@ if TYPE_CHECKING:
 
     from kernelevo_api.types import Evaluation
 
-START_SECONDS = 120
-
 
 @contextmanager
 def evaluator(address: str | None) -> Iterator[EvaluatorClient]:
     """A client of `address`, or of an evaluator that is started here and stopped at the end."""
     if address is not None:
         with EvaluatorClient(address, client_id="benchmark") as client:
-            client.wait_ready(START_SECONDS)
+            client.wait_ready(START_S)
             yield client
         return
-    with tempfile.TemporaryDirectory(prefix="kernelevo-benchmark-") as folder:
-        socket = f"unix:{Path(folder) / 'e.sock'}"
-        environment = os.environ | {
-            "KERNELEVO_EVALUATOR_LISTEN": socket,
-            "KERNELEVO_EVALUATOR_STATE_DIR": str(Path(folder) / "state"),
-            "KERNELEVO_EVALUATOR_LOG_LEVEL": "warning",
-        }
-        command = [sys.executable, "-P", "-m", "kernelevo_evaluator", "serve", "--exit-with-parent"]
-        process = subprocess.Popen(command, env=environment)
-        try:
-            with EvaluatorClient(socket, client_id="benchmark") as client:
-                client.wait_ready(START_SECONDS)
-                yield client
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(90)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with (
+        tempfile.TemporaryDirectory(prefix="kernelevo-benchmark-") as folder,
+        server(Path(folder), {"log_level": "warning"}, inherits=True) as served,
+        EvaluatorClient(served.address, client_id="benchmark") as client,
+    ):
+        client.wait_ready(START_S)
+        yield client
 
 
 def stage_seconds(evaluation: Evaluation) -> dict[str, float]:

@@ -16,6 +16,8 @@ from fuzzing.messages import LIMIT_BYTES, draw
 from kernelevo_api.errors import DETAILS_KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
     from fuzzing.messages import Sent
 
 PATIENCE_S = 120.0
@@ -46,6 +48,8 @@ class Tally:
     faults: list[str] = field(default_factory=list)
     """The first few answers that are not what an answer may be, each with how to make its message again."""
     faulty: int = 0
+    cut_off: list[int] = field(default_factory=list)
+    """Messages that were being answered when the server ended."""
 
     def note(self, sent: Sent, number: str, status: str, fault: str) -> None:
         """One message more, and what is wrong with its answer; empty where nothing is."""
@@ -58,30 +62,30 @@ class Tally:
                 start = sent.data[:200].hex()
                 self.faults.append(f"message {number} ({sent.how}) to {sent.method.path}: {fault}; begins with {start}")
 
-    def with_more(self, other: Tally) -> Tally:
-        """Both together."""
-        return Tally(
-            self.tried + other.tried,
-            self.statuses + other.statuses,
-            self.kinds + other.kinds,
-            (self.faults + other.faults)[:FAULTS_KEPT],
-            self.faulty + other.faulty,
-        )
-
 
 def message(seed: int, number: int) -> Sent:
     """The message of this number: always the same one."""
     return draw(random.Random(f"{seed}/{number}"))
 
 
-async def send_all(address: str, seed: int, numbers: range, *, at_once: int = 32, channels: int = 4) -> Tally:
-    """Send the messages of these numbers; returns what came of them.
+async def send_all(
+    address: str,
+    seed: int,
+    numbers: Iterable[int],
+    tally: Tally,
+    lives: Callable[[], Awaitable[bool]],
+    *,
+    at_once: int = 32,
+    channels: int = 4,
+) -> None:
+    """Send the messages of these numbers, until the server ends.
 
     Args:
         address: a target of gRPC, in plain text.
+        tally: gets what came of them.
+        lives: whether the server is there; asked when it cannot be reached.
         at_once: calls in flight.
     """
-    tally = Tally()
     waiting = iter(numbers)
     # One connection each, and messages that are longer than the server takes leave this side.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", 2 * LIMIT_BYTES)]
@@ -92,6 +96,10 @@ async def send_all(address: str, seed: int, numbers: range, *, at_once: int = 32
             sent = message(seed, number)
             leave = random.Random(f"{seed}/{number}/leave").random() < 0.05
             status, fault = await _send(channel, sent, leave)
+            if status == grpc.StatusCode.UNAVAILABLE.name and not await lives():
+                tally.cut_off.append(number)
+                tally.tried += 1
+                return
             tally.note(sent, f"{seed}/{number}", status, fault)
 
     try:
@@ -101,7 +109,6 @@ async def send_all(address: str, seed: int, numbers: range, *, at_once: int = 32
     finally:
         for channel in opened:
             await channel.close()
-    return tally
 
 
 async def _send(channel: grpc.aio.Channel, sent: Sent, leave: bool) -> tuple[str, str]:

@@ -12,10 +12,10 @@ from fuzzing.connections import half_open, held, idle, slow_readers, throw_garba
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fuzzing.process import Server
+    from server_process import Server
 
 
-class ServerEnded(Exception):
+class _Ended(Exception):
     """The server is no more."""
 
 
@@ -44,27 +44,36 @@ class Outcome:
     """When the server did not say that it serves."""
     resident_bytes: list[int] = field(default_factory=list)
     """The server's memory after each batch; the first one is sent before any connection is held."""
+    crash: int | None = None
+    """Exit status of a server that ended by itself. Who was being answered then stands in `tally.cut_off`."""
 
 
 async def carry_out(plan: Plan, server: Server, tell: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Send all of it to a server that is ready.
-
-    Raises:
-        ServerEnded: it crashed.
-    """
+    """Send all of it to a server that is ready, or as much of it as the server outlives."""
     outcome = Outcome()
+    try:
+        await _attack(plan, server, outcome, tell)
+    except (OSError, _Ended, ExceptionGroup):
+        # Whatever broke on this side, a server that has ended is why.
+        if await server.lives():
+            raise
+        outcome.crash = server.process.returncode
+    return outcome
 
+
+async def _attack(plan: Plan, server: Server, outcome: Outcome, tell: Callable[[str], None]) -> None:
     async def batch(index: int) -> None:
         numbers = range(plan.messages * index // plan.batches, plan.messages * (index + 1) // plan.batches)
-        tally = await send_all(server.address, plan.seed, numbers)
-        outcome.tally = outcome.tally.with_more(tally)
+        # Added to as it goes: what was tried before a crash is part of what came of it.
+        await send_all(server.address, plan.seed, numbers, outcome.tally, server.lives)
+        if outcome.tally.cut_off:
+            raise _Ended
         await check(f"after batch {index + 1}")
-        if server.process.poll() is not None:
-            raise ServerEnded(
-                f"the server ended with {server.process.returncode}; messages up to {numbers.stop} were sent"
-            )
-        outcome.resident_bytes.append(server.resident_bytes())
-        tell(f"{outcome.tally.tried} messages, {outcome.tally.faulty} faults, {outcome.resident_bytes[-1] >> 20} MiB")
+        held_bytes = server.resident_bytes()
+        if held_bytes is None:
+            raise _Ended
+        outcome.resident_bytes.append(held_bytes)
+        tell(f"{outcome.tally.tried} messages, {outcome.tally.faulty} faults, {held_bytes >> 20} MiB")
 
     async def check(when: str) -> None:
         if not await server.healthy():
@@ -79,4 +88,3 @@ async def carry_out(plan: Plan, server: Server, tell: Callable[[str], None] = la
             for index in range(1, plan.batches):
                 await batch(index)
     await check("at the end")
-    return outcome

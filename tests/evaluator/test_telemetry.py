@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from fuzzing.process import ready, server
+from server_process import server
 
 from kernelevo_api import errors
 from kernelevo_api.client import AsyncEvaluatorClient, EvaluatorClient, problem_digest
@@ -241,7 +241,7 @@ async def test_spans_of_the_command_reach_a_collector_by_the_standard_variables(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
         with server(folder) as served:
-            await ready(served)
+            await served.ready()
             async with AsyncEvaluatorClient(served.address) as client:
                 await client.evaluate(make_request("passed"))
             served.process.terminate()

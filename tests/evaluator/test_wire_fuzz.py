@@ -21,7 +21,8 @@ from fuzzing.calls import message
 from fuzzing.campaign import Plan, carry_out
 from fuzzing.connections import held
 from fuzzing.messages import METHODS, PROBLEM
-from fuzzing.process import STOP_S, ready, server
+from fuzzing.suspects import described, offenders
+from server_process import STOP_S, server
 
 from kernelevo_api import errors
 from kernelevo_api.evaluator.v1 import evaluator_pb2
@@ -30,7 +31,7 @@ from kernelevo_api.types import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fuzzing.process import Server
+    from server_process import Server
 
 pytestmark = pytest.mark.timeout(280)
 PLAN = Plan(seed=7, messages=1500, garbage=60, idle=200, half_open=20, slow=8, batches=4)
@@ -45,7 +46,7 @@ def found() -> Iterator[Server]:
 
 
 async def test_a_server_outlives_what_nobody_should_send(found: Server) -> None:
-    await ready(found)
+    await found.ready()
     outcome = await carry_out(PLAN, found)
     assert outcome.tally.tried == PLAN.messages
     assert outcome.tally.faults == []
@@ -57,8 +58,30 @@ async def test_a_server_outlives_what_nobody_should_send(found: Server) -> None:
     assert {"valid", "values", "bytes", "wire types", "garbage", "nested"} <= set(outcome.tally.kinds)
 
 
+async def test_a_server_that_ends_is_told_of_with_what_it_was_answering(found: Server) -> None:
+    await found.ready()
+
+    def kill_after_the_first_batch(_line: str) -> None:
+        found.process.kill()
+
+    outcome = await carry_out(PLAN, found, kill_after_the_first_batch)
+    assert outcome.crash == -signal.SIGKILL
+    assert PLAN.messages // PLAN.batches <= outcome.tally.tried < PLAN.messages
+    assert len(outcome.resident_bytes) == 1
+    assert outcome.tally.faults == []
+    assert found.resident_bytes() is None
+
+
+async def test_the_message_that_ends_a_server_is_found_among_those_it_was_answering() -> None:
+    command = (sys.executable, str(Path(__file__).with_name("fragile_server.py")))
+    assert await offenders(7, range(6, 11), command) == [8]
+    told = described(7, 8)
+    assert told["method"] == message(7, 8).method.path
+    assert message(7, 8).data.startswith(bytes.fromhex(told["begins_with"]))
+
+
 async def test_readers_that_do_not_read_do_not_hold_up_the_end(found: Server) -> None:
-    await ready(found)
+    await found.ready()
     opening = http2.PREFACE + http2.closed_window()
     calls = [http2.call(1, method.path, b"") for method in METHODS]
     async with held(found.address, [opening + call for call in calls]):
