@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RECENT_KEPT = 64
 """Reports kept in memory for requests that looked into the store before one of them was there."""
+READ_KEPT = 32
+"""Stored problems kept in memory as they were read: a digest never names another one."""
 
 
 class Audits:
@@ -59,6 +61,7 @@ class Audits:
         """Requests of each client that wait for their problem's audit."""
         # A request may have missed a report in the store because its audit had not ended, and that audit because it had.
         self._recent: OrderedDict[str, ProblemReport] = OrderedDict()
+        self._read: OrderedDict[str, ProblemSource] = OrderedDict()
 
     async def register(self, request: RegisterProblemRequest, listener: ProgressListener) -> ProblemReport:
         """The problem's report, from the store or from its audit.
@@ -113,12 +116,19 @@ class Audits:
         maximum = self._settings.maximum_source_bytes
         if request.problem is not None:
             return read_problem(request.problem, maximum)
-        stored = await self._store.problem(request.problem_digest or "")
+        digest = request.problem_digest or ""
+        if digest in self._read:
+            self._read.move_to_end(digest)
+            return self._read[digest]
+        stored = await self._store.problem(digest)
         if stored is None:
             raise UnknownProblem(
                 f"the problem {request.problem_digest} is not stored here; register it and send the request again"
             )
-        return read_problem(stored, maximum)
+        self._read[digest] = read = read_problem(stored, maximum)
+        if len(self._read) > READ_KEPT:
+            self._read.popitem(last=False)
+        return read
 
     async def report_for(self, opened: OpenRequest, accept_refused: bool, source: ProblemSource) -> ProblemReport:
         """The report that an accepted request waits for."""

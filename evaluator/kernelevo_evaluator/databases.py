@@ -75,6 +75,10 @@ class Database(ABC):
     engine: sa.Engine
     writer: sa.Engine
     """For transactions that write."""
+    hasty: sa.Engine
+    """For transactions that write what a power cut may take; the end of this process, however it ends, takes none."""
+    writers: int
+    """How many transactions may write at once."""
 
     @abstractmethod
     def insert(self, table: sa.Table) -> Any:
@@ -98,12 +102,16 @@ class SqliteDatabase(Database):
 
     def __init__(self, folder: StateFolder) -> None:
         self._own = folder.instance_id
-        self.engine = sa.create_engine(
-            f"sqlite:///{folder.path / 'evaluator.sqlite'}", connect_args={"timeout": CONNECT_S}
-        )
+        url = f"sqlite:///{folder.path / 'evaluator.sqlite'}"
+        self.engine, hasty = (sa.create_engine(url, connect_args={"timeout": CONNECT_S}) for _ in range(2))
         sa.event.listen(self.engine, "connect", _configure_sqlite)
-        sa.event.listen(self.engine, "begin", _begin_sqlite)
+        sa.event.listen(hasty, "connect", _configure_hasty_sqlite)
+        for engine in (self.engine, hasty):
+            sa.event.listen(engine, "begin", _begin_sqlite)
         self.writer = self.engine.execution_options(write=True)
+        self.hasty = hasty.execution_options(write=True)
+        # More would wait for each other in SQLite's own way, which is to sleep and try again.
+        self.writers = 1
 
     def insert(self, table: sa.Table) -> Any:
         return sqlite.insert(table)
@@ -113,6 +121,10 @@ class SqliteDatabase(Database):
 
     def assert_alive(self) -> None:
         return
+
+    def close(self) -> None:
+        self.hasty.dispose()
+        super().close()
 
 
 class PostgresDatabase(Database):
@@ -136,6 +148,9 @@ class PostgresDatabase(Database):
             raise StoreUnavailable("database_url is no address; write postgresql://user@host/name") from None
         except ModuleNotFoundError as error:
             raise StoreUnavailable("PostgreSQL needs psycopg: pip install 'kernelevo[postgresql]'") from error
+        sa.event.listen(self.engine, "begin", _begin_postgres)
+        self.hasty = self.engine.execution_options(hasty=True)
+        self.writers = self.engine.pool.size()  # type: ignore[attr-defined]
         self._guard = threading.Lock()
         self._life: sa.Connection | None = None
 
@@ -180,14 +195,24 @@ def _lock_number(instance_id: str) -> int:
     return int.from_bytes(hashlib.sha256(f"kernelevo {instance_id}".encode()).digest()[:8], "big", signed=True)
 
 
-def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+def _configure_sqlite(connection: sqlite3.Connection, _record: object, synchronous: str = "FULL") -> None:
     # SQLAlchemy begins transactions itself (`_begin_sqlite`), so that reading and writing are one.
     connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=10000"):
+    for pragma in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON", "busy_timeout=10000"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _configure_hasty_sqlite(connection: sqlite3.Connection, record: object) -> None:
+    # Written to the log at once, and on the disk with the next transaction that waits for it.
+    _configure_sqlite(connection, record, "NORMAL")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     # A writer takes its lock at once: one that starts as a reader can be refused half-way.
     write = connection.get_execution_options().get("write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _begin_postgres(connection: sa.Connection) -> None:
+    if connection.get_execution_options().get("hasty", False):
+        connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")

@@ -229,6 +229,8 @@ class Evaluations:
             if isinstance(found, Evaluation):
                 return found
             opened = found if isinstance(found, OpenRequest) else await self._accept(request, content, found)
+            if isinstance(opened, Evaluation):
+                return opened
             # Without an await in between: the request is never seen without the stream that asked for it.
             result = self._requests.attach(opened, listener)
         try:
@@ -280,7 +282,7 @@ class Evaluations:
         before: AcceptedRequest | None,
         *,
         promised: bool = False,
-    ) -> OpenRequest:
+    ) -> OpenRequest | Evaluation:
         if self._scheduler.draining:
             raise Draining("this evaluator is shutting down; try another, or later")
         source = await self._audits.problem_of(request)
@@ -305,9 +307,11 @@ class Evaluations:
             # By digest where the problem is stored: its source is not kept once more.
             request=replace(request, problem=None, problem_digest=source.digest) if report is not None else request,
         )
+        if cached is not None:
+            return await self._fulfilment.answer(accepted, cached, report)
         await self._store.accept(accepted)
         opened = self._requests.open(accepted)
-        self._spawn(self._fulfilment.carry(opened, request, admitted, report, cached))
+        self._spawn(self._fulfilment.carry(opened, request, admitted, report))
         return opened
 
     async def _stop(self, opened: OpenRequest, why: str, state: str) -> bool:

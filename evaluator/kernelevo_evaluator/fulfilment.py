@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.metrics import Metrics
     from kernelevo_evaluator.requests import OpenRequest, OpenRequests
     from kernelevo_evaluator.scheduler import Scheduler
-    from kernelevo_evaluator.store import Store
+    from kernelevo_evaluator.store import AcceptedRequest, Store
     from kernelevo_evaluator.telemetry import Telemetry
 
 RECENT_KEPT = 64
@@ -67,11 +67,10 @@ class Fulfilment:
         request: EvaluateRequest,
         admitted: Admitted | Evaluation,
         report: ProblemReport | None,
-        cached: Evaluation | None,
     ) -> None:
         """Bring one accepted request to its evaluation, and into the store."""
         with self._telemetry.evaluation(opened.accepted):
-            await self._carry(opened, request, admitted, report, cached)
+            await self._carry(opened, request, admitted, report)
             if opened.stopping:
                 self._telemetry.stopped()
 
@@ -81,7 +80,6 @@ class Fulfilment:
         request: EvaluateRequest,
         admitted: Admitted | Evaluation,
         report: ProblemReport | None,
-        cached: Evaluation | None,
     ) -> None:
         accepted = opened.accepted
         log = _log.bind(
@@ -89,9 +87,7 @@ class Fulfilment:
         )
         key: str | None = None
         try:
-            if cached is not None:
-                found = replace(cached, from_cache=True)
-            elif isinstance(admitted, Evaluation):
+            if isinstance(admitted, Evaluation):
                 found = admitted
             else:
                 recent = self._recent.get(admitted.cache_key) if not request.fresh else None
@@ -126,18 +122,34 @@ class Fulfilment:
         opened.submitted.set()
         if opened.stopping:
             return
-        answered_from = found.evaluation_id
-        found = replace(
-            found,
+        own = _as_of(accepted, found, report)
+        self._note(own, accepted, found.evaluation_id)
+        await self.finish(opened, own, key)
+
+    async def answer(self, accepted: AcceptedRequest, cached: Evaluation, report: ProblemReport | None) -> Evaluation:
+        """A request whose evaluation is known: answered and stored in one step.
+
+        Raises:
+            StoreUnavailable: nothing was promised.
+            EvaluatorFault: another server carries it out.
+        """
+        with self._telemetry.evaluation(accepted):
+            own = replace(_as_of(accepted, cached, report), from_cache=True)
+            await self._store.answer(accepted, own)
+            self._note(own, accepted, cached.evaluation_id)
+            return own
+
+    def _note(self, evaluation: Evaluation, accepted: AcceptedRequest, answered_from: str) -> None:
+        self._metrics.evaluated(evaluation)
+        self._telemetry.evaluated(evaluation, answered_from)
+        _log.info(
+            "evaluated",
             evaluation_id=accepted.evaluation_id,
             request_id=accepted.request_id,
-            created_at=datetime.now(UTC),
-            problem_accepted_with_mark=report is not None and report.accepted_with_mark,
+            client_id=accepted.client_id,
+            verdict=evaluation.verdict.value if evaluation.verdict is not None else "",
+            from_cache=evaluation.from_cache,
         )
-        self._metrics.evaluated(found)
-        self._telemetry.evaluated(found, answered_from)
-        log.info("evaluated", verdict=found.verdict.value, from_cache=found.from_cache)
-        await self.finish(opened, found, key)
 
     async def finish(
         self, opened: OpenRequest, evaluation: Evaluation, cache_key: str | None, *, state: str = DONE
@@ -209,6 +221,17 @@ class Fulfilment:
         self._requests.close(opened)
         if not opened.result.done():
             opened.result.set_exception(error)
+
+
+def _as_of(accepted: AcceptedRequest, found: Evaluation, report: ProblemReport | None) -> Evaluation:
+    """What was found, as the evaluation of this request."""
+    return replace(
+        found,
+        evaluation_id=accepted.evaluation_id,
+        request_id=accepted.request_id,
+        created_at=datetime.now(UTC),
+        problem_accepted_with_mark=report is not None and report.accepted_with_mark,
+    )
 
 
 def work_key(admitted: Admitted, request: EvaluateRequest) -> str:

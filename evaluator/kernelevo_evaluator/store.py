@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from kernelevo_api.errors import EvaluatorFault, StoreUnavailable
 from kernelevo_api.json import from_json, to_json
 from kernelevo_api.types import EvaluateRequest, Evaluation, Problem, ProblemReport, Verdict
+from kernelevo_evaluator import retention
 from kernelevo_evaluator.databases import PostgresDatabase, SqliteDatabase, StateFolder, StoreLocked
 from kernelevo_evaluator.schema import (
     ABANDONED,
@@ -61,9 +62,6 @@ NEVER_CACHED = frozenset(
 )
 """Verdicts that say something about one moment, not about the candidate."""
 
-_PRUNED_AT_ONCE = 500
-"""Evaluations that one transaction of pruning takes out: others want to write in between."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedRequest:
@@ -85,8 +83,8 @@ class Store:
         self._database = database
         self._engine, self._writer = database.engine, database.writer
         self._folder = folder
-        # Readers beside the one writer that SQLite allows.
-        self._threads = ThreadPoolExecutor(4, thread_name_prefix="store")
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="store-read")
+        self._writers = ThreadPoolExecutor(database.writers, thread_name_prefix="store-write")
         self.instance_id = folder.instance_id
 
     @classmethod
@@ -111,7 +109,8 @@ class Store:
         try:
             _unavailable(store._prepare)
         except BaseException:
-            store._threads.shutdown()
+            store._readers.shutdown()
+            store._writers.shutdown()
             database.close()
             folder.close()
             raise
@@ -138,7 +137,8 @@ class Store:
 
     async def close(self) -> None:
         """Finish what is being written and let go of folder and database."""
-        await asyncio.to_thread(self._threads.shutdown)
+        await asyncio.to_thread(self._readers.shutdown)
+        await asyncio.to_thread(self._writers.shutdown)
         await asyncio.to_thread(self._database.close)
         self._folder.close()
 
@@ -192,38 +192,64 @@ class Store:
             EvaluatorFault: another server carries it out.
         """
 
-        def write(connection: sa.Connection) -> bool:
-            values = {
-                "request_id": accepted.request_id,
-                "evaluation_id": accepted.evaluation_id,
-                "owner": self.instance_id,
-                "client_id": accepted.client_id,
-                "content": accepted.content,
-                "state": ACCEPTED,
-                "request": _dump(accepted.request),
-                "accepted_at": time.time(),
-            }
-            statement = self._database.insert(requests).values(values)
-            own = (requests.c.owner == self.instance_id) & (requests.c.state == ACCEPTED)
-            promise = statement.on_conflict_do_update(
-                index_elements=["request_id"],
-                set_={"state": ACCEPTED, "owner": self.instance_id},
-                where=own | (requests.c.state == ABANDONED),
-            )
-            return connection.execute(promise.returning(requests.c.request_id)).first() is not None
-
         def transaction() -> bool:
             self._database.assert_alive()
             with self._writer.begin() as connection:
-                return write(connection)
+                return self._promise(connection, accepted, ACCEPTED)
 
-        if not await self._in_thread(transaction) and not await self._take_over(accepted):
-            raise EvaluatorFault(
-                "another evaluator on this database carries this request out; try again there, or later"
+        if not await self._in_thread(transaction):
+            await self._take_over(accepted)
+
+    async def answer(self, accepted: AcceptedRequest, evaluation: Evaluation) -> None:
+        """Write a request together with its end, for one whose evaluation is known. Nothing is lost where the host's power takes
+        this back: sent again, the request is answered again.
+
+        Raises:
+            EvaluatorFault: another server carries it out.
+        """
+
+        def transaction() -> bool:
+            self._database.assert_alive()
+            with self._database.hasty.begin() as connection:
+                promised = self._promise(connection, accepted, DONE)
+                if promised:
+                    _record(connection, evaluation, None)
+                return promised
+
+        if not await self._in_thread(transaction):
+            await self._take_over(accepted)
+            await self.finish(accepted.request_id, evaluation, None)
+
+    def _promise(self, connection: sa.Connection, accepted: AcceptedRequest, state: str) -> bool:
+        """Write a request in this state, unless another server has it or it is done; whether it was written."""
+        values = {
+            "request_id": accepted.request_id,
+            "evaluation_id": accepted.evaluation_id,
+            "owner": self.instance_id,
+            "client_id": accepted.client_id,
+            "content": accepted.content,
+            "state": state,
+            "request": _dump(accepted.request),
+            "accepted_at": time.time(),
+        }
+        own = (requests.c.owner == self.instance_id) & (requests.c.state == ACCEPTED)
+        promise = (
+            self._database.insert(requests)
+            .values(values)
+            .on_conflict_do_update(
+                index_elements=["request_id"],
+                set_={"state": state, "owner": self.instance_id},
+                where=own | (requests.c.state == ABANDONED),
             )
+        )
+        return connection.execute(promise.returning(requests.c.request_id)).first() is not None
 
-    async def _take_over(self, accepted: AcceptedRequest) -> bool:
-        """Make a request one's own that a dead server accepted; whether it is."""
+    async def _take_over(self, accepted: AcceptedRequest) -> None:
+        """Make a request one's own that a dead server accepted.
+
+        Raises:
+            EvaluatorFault: that server lives.
+        """
 
         def transaction() -> bool:
             with self._engine.begin() as connection:
@@ -245,7 +271,10 @@ class Store:
                 )
                 return taken.rowcount == 1
 
-        return await self._in_thread(transaction)
+        if not await self._in_thread(transaction):
+            raise EvaluatorFault(
+                "another evaluator on this database carries this request out; try again there, or later"
+            )
 
     async def request(
         self, *, request_id: str | None = None, evaluation_id: str | None = None
@@ -301,18 +330,7 @@ class Store:
             )
             if ended.rowcount == 0:
                 return  # Another server took it over and records its own: one request, one evaluation.
-            connection.execute(sa.delete(evaluations).where(evaluations.c.evaluation_id == evaluation.evaluation_id))
-            text = _dump(evaluation)
-            connection.execute(
-                sa.insert(evaluations).values(
-                    evaluation_id=evaluation.evaluation_id,
-                    problem_digest=evaluation.problem_digest,
-                    cache_key=key,
-                    evaluation=text,
-                    bytes=len(text),
-                    recorded_at=time.time(),
-                )
-            )
+            _record(connection, evaluation, key)
 
         await self._run(self._writer, write)
 
@@ -322,39 +340,9 @@ class Store:
         before = time.time() - older_than if older_than is not None else 0.0
         removed = 0
         while True:
-
-            def write(connection: sa.Connection) -> int:
-                limit = before
-                total = connection.execute(sa.select(sa.func.sum(evaluations.c.bytes))).scalar() or 0
-                if maximum_bytes is not None and total > maximum_bytes:
-                    limit = time.time()
-                rows = connection.execute(
-                    sa.select(evaluations.c.evaluation_id, evaluations.c.bytes, evaluations.c.recorded_at)
-                    .where(evaluations.c.recorded_at <= limit)
-                    .order_by(evaluations.c.sequence)
-                    .limit(_PRUNED_AT_ONCE)
-                ).all()
-                old = []
-                for row in rows:
-                    if row.recorded_at > before and (maximum_bytes is None or total <= maximum_bytes):
-                        break
-                    total -= row.bytes
-                    old.append(row.evaluation_id)
-                open_ones = sa.select(requests.c.evaluation_id).where(requests.c.state == ACCEPTED)
-                gone = [
-                    connection.execute(
-                        sa.delete(table).where(table.c.evaluation_id.in_(old), table.c.evaluation_id.not_in(open_ones))
-                    ).rowcount
-                    for table in (evaluations, requests)
-                ]
-                connection.execute(
-                    sa.delete(requests).where(requests.c.state == ABANDONED, requests.c.accepted_at <= before)
-                )
-                return gone[0]
-
-            count = await self._run(self._writer, write)
+            count = await self._run(self._writer, lambda connection: retention.prune(connection, before, maximum_bytes))
             removed += count
-            if count < _PRUNED_AT_ONCE:
+            if count < retention.AT_ONCE:
                 return removed
 
     async def evaluation(self, evaluation_id: str) -> Evaluation | None:
@@ -400,12 +388,12 @@ class Store:
             with engine.begin() as connection:
                 return work(connection)
 
-        return await self._in_thread(transaction)
+        return await self._in_thread(transaction, self._readers if engine is self._engine else self._writers)
 
-    async def _in_thread(self, transaction: Callable[[], T]) -> T:
+    async def _in_thread(self, transaction: Callable[[], T], threads: ThreadPoolExecutor | None = None) -> T:
         loop = asyncio.get_running_loop()
         # A transaction that has begun ends by itself: whoever waited for it may be cancelled, the store may not.
-        return await asyncio.shield(loop.run_in_executor(self._threads, _unavailable, transaction))
+        return await asyncio.shield(loop.run_in_executor(threads or self._writers, _unavailable, transaction))
 
 
 def _unavailable(work: Callable[[], T]) -> T:
@@ -418,6 +406,21 @@ def _unavailable(work: Callable[[], T]) -> T:
 
 def _dump(value: Any) -> str:
     return json.dumps(to_json(value), allow_nan=False, separators=(",", ":"))
+
+
+def _record(connection: sa.Connection, evaluation: Evaluation, cache_key: str | None) -> None:
+    connection.execute(sa.delete(evaluations).where(evaluations.c.evaluation_id == evaluation.evaluation_id))
+    text = _dump(evaluation)
+    connection.execute(
+        sa.insert(evaluations).values(
+            evaluation_id=evaluation.evaluation_id,
+            problem_digest=evaluation.problem_digest,
+            cache_key=cache_key,
+            evaluation=text,
+            bytes=len(text),
+            recorded_at=time.time(),
+        )
+    )
 
 
 def _one(connection: sa.Connection, statement: sa.Select[Any]) -> Evaluation | None:

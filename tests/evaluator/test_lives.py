@@ -96,6 +96,9 @@ async def test_kill_nine_in_the_middle_loses_nothing_and_repeats_nothing(databas
     done, running, queued = ask("passed done"), ask("passed hold"), ask("passed queued")
     async with AsyncEvaluatorClient(life.address, retry=RetryPolicy(unavailable_s=60)) as client:
         before = await client.evaluate(done)
+        again = ask("passed done")
+        cached = await client.evaluate(again)
+        assert cached.from_cache
         waiting = [asyncio.create_task(client.evaluate(running))]
         await life.until("started passed hold")
         waiting.append(asyncio.create_task(client.evaluate(queued)))
@@ -109,7 +112,8 @@ async def test_kill_nine_in_the_middle_loses_nothing_and_repeats_nothing(databas
         found = await asyncio.gather(*waiting)
         assert [one.verdict for one in found] == [Verdict.PASSED, Verdict.PASSED]
         assert await client.evaluate(done) == before
-        assert len([one async for one in client.list_evaluations()]) == 3
+        assert await client.evaluate(again) == cached
+        assert len([one async for one in client.list_evaluations()]) == 4
     counted = Counter(line for line in life.lines() if line.startswith(("ended", "audits")))
     assert counted == {
         "ended passed done": 1,

@@ -123,6 +123,33 @@ async def test_what_was_given_up_may_be_promised_again_and_what_is_done_may_not(
     assert (await store.request(request_id=two.request_id)) == replace(two, state=DONE)
 
 
+async def test_an_answer_that_is_known_is_written_with_its_request(stores: Stores) -> None:
+    store = await stores.open()
+    new, given_up, open_one = accepted(), accepted(), accepted()
+    await store.accept(given_up)
+    await store.abandon(given_up.request_id)
+    await store.accept(open_one)
+    for one in (new, given_up, open_one):
+        await store.answer(one, evaluation_of(one, from_cache=True))
+    with pytest.raises(errors.EvaluatorFault):
+        await store.answer(new, evaluation_of(new))
+    await stores.close(store)
+    store = await stores.open()
+    assert await store.interrupted() == []
+    for one in (new, given_up, open_one):
+        assert await store.request(request_id=one.request_id) == replace(one, state=DONE)
+        assert await store.evaluation(one.evaluation_id) == evaluation_of(one, from_cache=True)
+
+
+async def test_only_answers_that_are_known_do_not_wait_for_the_disk(stores: Stores) -> None:
+    store = await stores.open()
+    asked = {"sqlite": "PRAGMA synchronous", "postgresql": "SHOW synchronous_commit"}[store._engine.dialect.name]
+    waits, hastes = {"sqlite": (2, 1), "postgresql": ("on", "off")}[store._engine.dialect.name]
+    for engine, expected in ((store._writer, waits), (store._database.hasty, hastes), (store._writer, waits)):
+        with engine.begin() as connection:
+            assert connection.exec_driver_sql(asked).scalar() == expected
+
+
 async def test_verdicts_of_one_moment_are_never_found_by_content(stores: Stores) -> None:
     store = await stores.open()
     one = accepted()
@@ -272,6 +299,17 @@ class TestShared:
         await taken.finish(asked.request_id, evaluation_of(asked), None)
         assert await back.evaluation(asked.evaluation_id) == evaluation_of(asked)
         await taken.abandon(accepted(state=ABANDONED).request_id)
+
+    async def test_what_one_holds_is_not_anothers_to_answer_until_it_is_dead(self, stores: Stores) -> None:
+        one, two = await stores.open("one"), await stores.open("two")
+        asked = accepted()
+        await one.accept(asked)
+        with pytest.raises(errors.EvaluatorFault, match="another evaluator"):
+            await two.answer(asked, evaluation_of(asked))
+        await stores.close(one)
+        await two.answer(asked, evaluation_of(asked))
+        assert await two.evaluation(asked.evaluation_id) == evaluation_of(asked)
+        assert await (await stores.open("one")).interrupted() == []
 
     async def test_a_lost_connection_is_made_anew(self, stores: Stores) -> None:
         one, two = await stores.open("one"), await stores.open("two")
