@@ -22,6 +22,7 @@ from kernelevo_api.types import (
     ProblemReport,
     Ratio,
 )
+from kernelevo_searcher.mechanisms import Mechanism, PolicyName
 from kernelevo_searcher.models import ModelSettings  # noqa: TC001 - resolved when events are read back
 from kernelevo_searcher.proposers import (  # noqa: TC001 - resolved when events are read back
     ActionKind,
@@ -71,6 +72,9 @@ class RunSettings:
     """What a run was asked to do. Part of its log, so that a resumed run needs no flags."""
 
     seed: int = 0
+    policy: PolicyName = PolicyName.EVOLVE
+    without: tuple[Mechanism, ...] = ()
+    """Parts of the policy that are left out."""
     evaluations: int | None = None
     """Candidates to evaluate at most; measuring one again and the final verification are not counted."""
     minutes: float | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from kernelevo_api.types import Evaluation, Ratio, Timing, Verdict
 from kernelevo_searcher.events import Event, ModelCallFailed, ModelCallFinished, ModelCallStarted, text_digest
 from kernelevo_searcher.forecast import CallCost
+from kernelevo_searcher.mechanisms import PolicyName
 from kernelevo_searcher.models import ModelSettings
 from kernelevo_searcher.policy import ModelResource, Propose
 from kernelevo_searcher.proposers import (
@@ -114,6 +115,7 @@ class ModelCalls:
         journal, state = self._journal, self._journal.state
         assert state.registered is not None and state.connected is not None
         parent = journal.view(action.parent_id) if action.parent_id is not None else None
+        alone = state.settings.policy is PolicyName.INDEPENDENT
         rng = journal.rng("request")
         ranked = [candidate.id for candidate in state.ranked() if candidate.id != action.parent_id]
         # The best, and others from further down the list: examples that contrast say more than three alike.
@@ -124,8 +126,8 @@ class ModelCalls:
             report=state.registered.report,
             capabilities=state.connected.capabilities,
             parent=parent,
-            tried=state.ledger(),
-            examples=tuple(journal.view(candidate_id) for candidate_id in chosen),
+            tried=() if alone else state.ledger(),
+            examples=() if alone else tuple(journal.view(candidate_id) for candidate_id in chosen),
             failure=parent.evaluation if parent is not None and action.action is ActionKind.FIX else None,
             language=state.settings.language,
             tokens_left=state.budget_left,

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from kernelevo_api.pool import parse_requirement
 from kernelevo_api.types import BaselineKind, DeviceRequirement, Language
 from kernelevo_searcher.events import RunSettings
+from kernelevo_searcher.mechanisms import Mechanism, PolicyName
 from kernelevo_searcher.models import ModelSettings, model_from_text, model_from_values, with_labels
 
 __all__ = ["SearcherSettings", "SettingsInvalid", "load_settings", "setting_origins"]
@@ -56,6 +57,12 @@ class SearcherSettings(BaseSettings):
 
     # The search
     seed: int = pydantic.Field(0, description="of everything random in the search")
+    policy: PolicyName = pydantic.Field(
+        PolicyName.EVOLVE, description="how the search chooses: ours, or the baselines greedy and independent"
+    )
+    without: tuple[Mechanism, ...] = pydantic.Field(
+        (), description="parts of the policy to leave out, to see what they are worth"
+    )
     evaluations: Positive | None = pydantic.Field(
         None, description=f"candidates to evaluate at most; without a model {_EVALUATIONS_WITHOUT_MODEL} unless set"
     )
@@ -174,6 +181,8 @@ class SearcherSettings(BaseSettings):
             evaluations = _EVALUATIONS_WITHOUT_MODEL
         return RunSettings(
             seed=self.seed,
+            policy=self.policy,
+            without=self.without,
             evaluations=evaluations,
             minutes=self.minutes,
             budget_tokens=self.budget_tokens,

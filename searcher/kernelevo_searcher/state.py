@@ -75,6 +75,8 @@ class CandidateState:
     unevaluable: str = ""
     """Why no evaluator takes it; empty otherwise."""
     children: int = 0
+    family: str = ""
+    """The kernel that this is a tuned version of, however often tuned; its own id where it is none."""
 
     @property
     def id(self) -> str:
@@ -150,6 +152,10 @@ class RunState:
     """Of these, the ones that were charged by their reservation."""
     calls_started: int = 0
     actions: Counter[ActionKind] = field(default_factory=Counter)
+    asked: Counter[str] = field(default_factory=Counter)
+    """Replies to what models were asked about each family."""
+    tuned: Counter[str] = field(default_factory=Counter)
+    """What the tuner made of each family."""
     last_action: ActionKind | None = None
     """Of the last proposal that was no seed."""
     improvements: list[tuple[int, str]] = field(default_factory=list)
@@ -212,8 +218,12 @@ class RunState:
 
     def ranked(self) -> list[CandidateState]:
         """Candidates that passed and were timed, highest lower bound of the speedup first."""
-        valid = [candidate for candidate in self.candidates.values() if candidate.speedup is not None]
-        return sorted(valid, key=lambda candidate: (-candidate.low, candidate.order))
+        valid = [
+            (-speedup.low, candidate.order, candidate)
+            for candidate in self.candidates.values()
+            if (speedup := candidate.speedup) is not None
+        ]
+        return [candidate for *_, candidate in sorted(valid, key=lambda item: item[:2])]
 
     def apply(self, record: Record) -> None:
         """Fold one event in. Records come in the order of the log."""
@@ -252,6 +262,8 @@ class RunState:
                     self.restarts_since_improvement += 1
             case ModelCallFinished():
                 call = self._settle(event)
+                if call is not None and call.parent_id is not None:
+                    self.asked[self.candidates[call.parent_id].family] += 1
                 if call is not None and call.action is ActionKind.FIX and call.parent_id and not event.source_digest:
                     self.fixes_given_up.add(call.parent_id)
                 self.replies += 1
@@ -294,10 +306,15 @@ class RunState:
     def _propose(self, event: CandidateProposed) -> None:
         if event.call_id is not None:
             self.replies_in_a_row_without_news = 0
-        self.candidates[event.candidate_id] = CandidateState(proposed=event, order=len(self.candidates))
+        parent = self.candidates[event.parent_id] if event.parent_id is not None else None
+        family = event.candidate_id
+        if parent is not None:
+            parent.children += 1
+            if event.action is ActionKind.TUNE:
+                family = parent.family
+                self.tuned[family] += 1
+        self.candidates[event.candidate_id] = CandidateState(proposed=event, order=len(self.candidates), family=family)
         self.by_normal_digest[event.normal_digest] = event.candidate_id
-        if event.parent_id is not None:
-            self.candidates[event.parent_id].children += 1
         self._acted(event.action, event.source_digest)
 
     def _acted(self, action: ActionKind, source_digest: str) -> None:

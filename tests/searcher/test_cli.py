@@ -21,8 +21,10 @@ from kernelevo_searcher.display import describe_evaluation, plain
 from kernelevo_searcher.engine import Engine, start_events
 from kernelevo_searcher.events import RunSettings
 from kernelevo_searcher.inputs import read_problem
+from kernelevo_searcher.mechanisms import Mechanism, PolicyName
 from kernelevo_searcher.settings import SettingsInvalid, load_settings, setting_origins
-from kernelevo_searcher.store import RunStore
+from kernelevo_searcher.state import replay
+from kernelevo_searcher.store import RunStore, read_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,6 +167,20 @@ def test_settings_come_from_flags_environment_file_and_defaults(files: Path, mon
     ]
     shown = kernelevo_command("settings")
     assert shown.exit_code == 0 and "patience = 8  (environment)" in shown.stdout
+
+
+def test_policy_and_what_is_left_out_of_it_are_part_of_the_run(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELEVO_WITHOUT", '["tune"]')
+    assert load_settings().run_settings().without == (Mechanism.TUNE,)
+    made = kernelevo_command(
+        *("evolve", "problem.py", "--no-run", "--run", "run", "--policy", "greedy"),
+        *("--without", "fix", "--without", "patience"),
+    )
+    assert made.exit_code == 0, made.stderr
+    settings = replay(read_records(files / "run")).settings
+    assert settings.policy is PolicyName.GREEDY
+    assert settings.without == (Mechanism.FIX, Mechanism.PATIENCE)
+    assert kernelevo_command("evolve", "problem.py", "--policy", "best").exit_code == 2
 
 
 @pytest.mark.parametrize(

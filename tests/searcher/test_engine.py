@@ -28,6 +28,7 @@ from kernelevo_searcher.events import (
     Resumed,
     RunSettings,
 )
+from kernelevo_searcher.mechanisms import PolicyName
 from kernelevo_searcher.proposers import EndpointUnreachable, Proposal, ProposerRefused, ReplyOutcome, Usage
 from kernelevo_searcher.state import RunState, replay
 from kernelevo_searcher.store import RunStore, read_records
@@ -70,6 +71,13 @@ async def test_a_tuned_run_finds_most_of_the_gain(tmp_path: Path) -> None:
     assert state.evaluated == 25
     assert best.source.startswith("# Found by KernelEvo") and best.source.endswith(KERNEL[-30:])
     compile(best.source, "best.py", "exec")
+
+
+async def test_independent_samples_know_of_no_other(tmp_path: Path) -> None:
+    proposer = ScriptedProposer()
+    await run(tmp_path, ScriptedEvaluator(), proposer=proposer, evaluations=8, policy=PolicyName.INDEPENDENT)
+    assert len(proposer.requests) > 4
+    assert all(not (request.parent or request.tried or request.examples) for request in proposer.requests)
 
 
 async def test_the_second_timing_is_reported(tmp_path: Path) -> None:

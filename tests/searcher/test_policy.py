@@ -26,6 +26,7 @@ from kernelevo_searcher.events import (
     StopDecided,
     VerificationStarted,
 )
+from kernelevo_searcher.mechanisms import Mechanism, PolicyName
 from kernelevo_searcher.models import ModelRole, ModelSettings
 from kernelevo_searcher.proposers import ActionKind, ReplyOutcome, Usage
 from kernelevo_searcher.state import RunState, replay
@@ -110,10 +111,25 @@ def histories(draw: st.DrawFn) -> RunState:
             call=draw(st.sampled_from([None, f"m{number}"])),
             done=draw(st.integers(0, 9)) > 0,
         )
-    evaluations = draw(st.none() | st.integers(1, 60))
-    return state_of(
-        events, RunSettings(evaluations=evaluations, models=(MODEL,), target_speedup=draw(st.sampled_from([None, 5.0])))
+    run_settings = RunSettings(
+        evaluations=draw(st.none() | st.integers(1, 60)),
+        models=(MODEL,),
+        target_speedup=draw(st.sampled_from([None, 5.0])),
+        policy=draw(st.sampled_from(PolicyName)),
+        without=tuple(draw(st.sets(st.sampled_from(Mechanism)))),
     )
+    return state_of(events, run_settings)
+
+
+def _left_out(run_settings: RunSettings) -> set[ActionKind]:
+    """Actions that this policy does without."""
+    named = {Mechanism.TUNE: ActionKind.TUNE, Mechanism.FIX: ActionKind.FIX, Mechanism.RESTART: ActionKind.RESTART}
+    left_out = {action for mechanism, action in named.items() if mechanism in run_settings.without}
+    if run_settings.policy is not PolicyName.EVOLVE:
+        left_out.add(ActionKind.RESTART)
+    if run_settings.policy is PolicyName.INDEPENDENT:
+        left_out |= {ActionKind.TUNE, ActionKind.FIX, ActionKind.REFINE}
+    return left_out
 
 
 @given(histories(), st.integers(0, 100), st.booleans(), st.integers(1, 4))
@@ -132,6 +148,7 @@ def test_decisions_are_sound_and_repeatable(state: RunState, seed: int, model: b
                 assert model and label == "m"
             if kind is ActionKind.FIX:
                 assert parent_id is not None and state.candidates[parent_id].failed
+            assert kind not in _left_out(state.settings)
             if state.settings.evaluations is not None:
                 assert len(state.candidates) < state.settings.evaluations
         case policy.Evaluate(candidate_id, effort, bound):
@@ -147,14 +164,26 @@ def test_decisions_are_sound_and_repeatable(state: RunState, seed: int, model: b
 
 @given(histories())
 @settings(max_examples=30, deadline=None)
-def test_parents_are_the_first_by_lower_bound_with_the_published_weights(state: RunState) -> None:
+def test_parents_are_the_first_of_each_family_with_the_published_weights(state: RunState) -> None:
+    state.settings = RunSettings()
     weights = policy.parent_weights(state)
-    ranked = state.ranked()
-    assert [name for name, _ in weights] == [parent.id for parent in ranked[:24]]
+    families: dict[str, str] = {}
+    for parent in state.ranked():
+        families.setdefault(parent.family, parent.id)
+    assert [name for name, _ in weights] == list(families.values())[:24]
     lows = [state.candidates[name].low for name, _ in weights]
     assert lows == sorted(lows, reverse=True)
     for rank, (name, weight) in enumerate(weights, start=1):
-        assert weight == rank**-1.5 * (1 + state.candidates[name].children) ** -0.5
+        assert weight == rank**-1.5 * (1 + state.asked[state.candidates[name].family]) ** -0.5
+
+
+def test_a_kernel_and_what_the_tuner_made_of_it_are_one_parent() -> None:
+    refined = candidate(2, 1.5, parent="c1", action=ActionKind.REFINE, call="m1")
+    state = state_of([*candidate(1, 1.0), *refined, *candidate(3, 1.2, parent="c1"), *candidate(4, 1.4, parent="c3")])
+    assert [state.candidates[f"c{number}"].family for number in range(1, 5)] == ["c1", "c2", "c1", "c1"]
+    assert policy.parent_weights(state) == [("c2", 1.0), ("c4", 2**-1.5)]
+    assert policy.parent_weights(state, tuning=True) == [("c2", 1.0), ("c4", 2**-1.5 * 3**-0.5)]
+    assert policy.parent_weights(state, {"c4"}) == [("c2", 1.0), ("c3", 2**-1.5)]
 
 
 def test_calls_in_flight_count_as_children() -> None:
@@ -364,3 +393,76 @@ def test_evaluations_are_left_to_repair_what_a_model_wrote() -> None:
     assert decided(start + asked, 4) == {"tune"}
     assert decided(start + measured, 4) == {"rewrite"}
     assert decided(start + failed, 3, model=False) == {"tune"}
+
+
+FAMILY = [
+    *candidate(1, 2.0, action=ActionKind.REFINE, call="m1"),
+    *candidate(2, 1.5, parent="c1"),
+    *candidate(3, 1.2, parent="c1", action=ActionKind.REFINE, call="m3"),
+    ModelCallStarted(call_id="m4", action=ActionKind.REFINE, model="m", reserved_tokens=10, parent_id="c2"),
+    ModelCallFinished(call_id="m4", outcome=ReplyOutcome.PROSE, usage=Usage()),
+    ModelCallStarted(call_id="m5", action=ActionKind.REFINE, model="m", reserved_tokens=10, parent_id="c1"),
+]
+
+
+def weights_of(**given_: object) -> list[tuple[str, float]]:
+    return policy.parent_weights(state_of(FAMILY, RunSettings(models=(MODEL,), **given_)))  # type: ignore[arg-type]
+
+
+def test_each_part_of_the_parent_rule_can_be_left_out() -> None:
+    # Asked about the tuned kernel, and about the kernel itself in a call under way.
+    assert weights_of() == [("c1", 3**-0.5), ("c3", 2**-1.5)]
+    assert weights_of(without=(Mechanism.RANKS,)) == [("c1", 3**-0.5), ("c3", 1.0)]
+    assert weights_of(without=(Mechanism.IN_FLIGHT,)) == [("c1", 2**-0.5), ("c3", 2**-1.5)]
+    assert weights_of(without=(Mechanism.CHILDREN,)) == [("c1", 1.0), ("c3", 2**-1.5)]
+    assert weights_of(without=(Mechanism.FAMILIES,)) == [("c1", 3**-0.5), ("c2", 2**-1.5 * 3**-0.5), ("c3", 3**-1.5)]
+
+
+def test_greedy_takes_the_best_and_nothing_else() -> None:
+    assert weights_of(policy=PolicyName.GREEDY) == [("c1", 1.0)]
+    state = state_of(FAMILY, RunSettings(models=(MODEL,), policy=PolicyName.GREEDY))
+    actions = [decide(state, model=True, seed=seed) for seed in range(20)]
+    assert {action.parent_id for action in actions if isinstance(action, policy.Propose)} == {"c1"}
+
+
+def test_independent_samples_have_no_parent() -> None:
+    independent = RunSettings(models=(MODEL,), policy=PolicyName.INDEPENDENT)
+    failed = candidate(4, None, action=ActionKind.REWRITE, call="m2")
+    for events in ([], FAMILY, [*FAMILY, *failed]):
+        for seed in range(20):
+            assert decide(state_of(events, independent), model=True, seed=seed) == policy.Propose(
+                ActionKind.REWRITE, None, "m"
+            )
+
+
+def test_repairs_restarts_and_patience_can_be_left_out() -> None:
+    failed = candidate(1, 1.0) + candidate(2, None, action=ActionKind.REFINE, parent="c1", call="m1")
+
+    def actions(events: list[Event], *without: Mechanism) -> set[ActionKind]:
+        state = state_of(events, RunSettings(models=(MODEL,), without=without))
+        found = [decide(state, model=True, seed=seed) for seed in range(20)]
+        return {action.action for action in found if isinstance(action, policy.Propose)}
+
+    assert actions(failed) == {ActionKind.FIX}
+    assert ActionKind.FIX not in actions(failed, Mechanism.FIX)
+    stale = candidate(1, 2.0) + [
+        event
+        for number in range(2, 15)
+        for event in candidate(number, 1.0, action=ActionKind.REFINE, call=f"m{number}")
+    ]
+    assert actions(stale) == {ActionKind.RESTART}
+    assert actions(stale, Mechanism.RESTART) == {ActionKind.REFINE}
+    done = stale + [
+        event
+        for number in range(15, 30)
+        for event in candidate(number, 1.0, action=ActionKind.REFINE, call=f"m{number}")
+    ]
+    for left_out, ends in (((Mechanism.RESTART,), True), ((Mechanism.RESTART, Mechanism.PATIENCE), False)):
+        state = state_of(done, RunSettings(models=(MODEL,), without=left_out))
+        assert isinstance(decide(state, model=True), policy.Stop) is ends
+
+
+def test_without_a_model_every_policy_tunes() -> None:
+    for name in PolicyName:
+        state = state_of(candidate(1, 2.0), RunSettings(policy=name, without=(Mechanism.TUNE,)))
+        assert decide(state) == policy.Propose(ActionKind.TUNE, "c1")

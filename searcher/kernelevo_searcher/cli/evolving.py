@@ -35,6 +35,7 @@ from kernelevo_searcher.cli.interrupts import run_draining
 from kernelevo_searcher.display import ledger_lines, open_display, plain, ratio_text
 from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.inputs import BadInput, read_candidate, read_text
+from kernelevo_searcher.mechanisms import Mechanism, PolicyName  # noqa: TC001 - typer resolves them
 from kernelevo_searcher.state import proves_speedup, replay
 from kernelevo_searcher.store import read_records
 
@@ -98,6 +99,12 @@ def evolve(
         Path | None, typer.Option(metavar="DIR", help="folder of templates that replace the built-in ones")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="of everything random in the search [default: 0]")] = None,
+    policy: Annotated[
+        PolicyName | None, typer.Option(help="how the search chooses; the others are baselines [default: evolve]")
+    ] = None,
+    without: Annotated[
+        list[Mechanism] | None, typer.Option(help="leave this part of the policy out, to see its worth (repeatable)")
+    ] = None,
     evaluator: EvaluatorOption = None,
     device: Annotated[
         str | None,
@@ -141,6 +148,8 @@ def evolve(
         "target_speedup": target_speedup,
         "prompts": prompts,
         "seed": seed,
+        "policy": policy,
+        "without": tuple(without or ()),
     }
     with reported_errors():
         flags["hints"] = advice(hints, hint)

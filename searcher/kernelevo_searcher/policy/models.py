@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernelevo_searcher.mechanisms import Mechanism
 from kernelevo_searcher.models import ModelRole
 from kernelevo_searcher.proposers import ActionKind
 
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
     from kernelevo_searcher.policy.actions import ModelResource, Resources
     from kernelevo_searcher.state import RunState
 
-__all__ = ["REPEATS_BEFORE_WAITING", "USELESS_REPLIES_IN_A_ROW", "affordable", "choose_model", "usable_models"]
+__all__ = ["REPEATS_BEFORE_WAITING", "affordable", "choose_model", "says_nothing_new", "usable_models"]
 
-USELESS_REPLIES_IN_A_ROW = 12
+_USELESS_REPLIES_IN_A_ROW = 12
 REPEATS_BEFORE_WAITING = 3
 """Replies in a row without anything new after which models wait for what is being measured."""
 _WANTED = {
@@ -24,6 +25,13 @@ _WANTED = {
     ActionKind.FIX: ModelRole.CHEAP,
 }
 """`REFINE` is anybody's."""
+
+
+def says_nothing_new(state: RunState) -> bool:
+    """Whether models have repeated themselves for so long that no more is paid for it."""
+    if Mechanism.PATIENCE in state.settings.without:
+        return False
+    return state.replies_in_a_row_without_news >= _USELESS_REPLIES_IN_A_ROW
 
 
 def affordable(state: RunState, resources: Resources) -> list[ModelResource]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Verdict
+from kernelevo_searcher.mechanisms import Mechanism, PolicyName
 from kernelevo_searcher.policy.actions import ModelResource, Propose, Resources, Seed
 from kernelevo_searcher.policy.evaluating import waiting
 from kernelevo_searcher.policy.models import (
     REPEATS_BEFORE_WAITING,
-    USELESS_REPLIES_IN_A_ROW,
     choose_model,
+    says_nothing_new,
     usable_models,
 )
 from kernelevo_searcher.policy.parents import draw_parent
@@ -71,7 +72,7 @@ def _model_proposal(state: RunState, resources: Resources, rng: random.Random) -
     usable = usable_models(state, resources)
     if (
         not usable
-        or state.replies_in_a_row_without_news >= USELESS_REPLIES_IN_A_ROW
+        or says_nothing_new(state)
         # Asked the same, it says the same: what is being measured may change the question.
         or (state.replies_in_a_row_without_news >= REPEATS_BEFORE_WAITING and _news_is_due(state))
         or len(state.calls) >= _most_calls(state, resources)
@@ -96,6 +97,8 @@ def _news_is_due(state: RunState) -> bool:
 
 def _wishes(state: RunState, usable: list[ModelResource], rng: random.Random) -> list[tuple[ActionKind, str | None]]:
     """What a model should do, most wanted first, and to whom."""
+    if state.settings.policy is PolicyName.INDEPENDENT:
+        return [(ActionKind.REWRITE, None)]
     wishes: list[tuple[ActionKind, str | None]] = []
     failed = _to_fix(state)
     if failed:
@@ -111,12 +114,17 @@ def _wishes(state: RunState, usable: list[ModelResource], rng: random.Random) ->
     return wishes
 
 
+def _repairs(state: RunState) -> bool:
+    """Whether this policy repairs at all."""
+    return state.settings.policy is not PolicyName.INDEPENDENT and Mechanism.FIX not in state.settings.without
+
+
 def _spoken_for_by_repairs(state: RunState) -> bool:
     """Whether what a model wrote is still on its way, and may need every evaluation that is left for its repair.
 
     It is paid for, and worth nothing if it fails when no evaluation is left to repair it.
     """
-    if state.settings.evaluations is None:
+    if state.settings.evaluations is None or not _repairs(state):
         return False
     unmeasured = {candidate.id for candidate in waiting(state)}
     coming = len(state.calls) + sum(
@@ -130,6 +138,8 @@ def _spoken_for_by_repairs(state: RunState) -> bool:
 
 def _to_fix(state: RunState) -> list[CandidateState]:
     """Failed children of a model worth another round: few rounds so far, and nobody at it yet; the newest first."""
+    if not _repairs(state):
+        return []
     busy = {call.parent_id for call in state.calls.values()}
     return [
         candidate
@@ -155,5 +165,10 @@ def _rounds(state: RunState, candidate: CandidateState) -> int:
 
 
 def _tune(state: RunState, rng: random.Random) -> Propose | None:
-    parent = draw_parent(state, rng, without=state.tuned_out)
+    # Without a model there is nothing else to do, whatever the policy.
+    if state.settings.models and (
+        Mechanism.TUNE in state.settings.without or state.settings.policy is PolicyName.INDEPENDENT
+    ):
+        return None
+    parent = draw_parent(state, rng, without=state.tuned_out, tuning=True)
     return Propose(ActionKind.TUNE, parent.id) if parent is not None else None

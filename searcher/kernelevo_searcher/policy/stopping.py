@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelevo_searcher.policy.models import USELESS_REPLIES_IN_A_ROW, affordable
+from kernelevo_searcher.mechanisms import Mechanism, PolicyName
+from kernelevo_searcher.policy.models import affordable, says_nothing_new
 
 if TYPE_CHECKING:
     from kernelevo_searcher.policy.actions import Resources
@@ -52,7 +53,7 @@ def _floor_share(candidate: CandidateState) -> float:
 
 
 def _no_improvement(state: RunState, resources: Resources) -> str:
-    if state.best is None and not state.candidates:
+    if (state.best is None and not state.candidates) or Mechanism.PATIENCE in state.settings.without:
         return ""
     settings = state.settings
     since = state.evaluated - (state.improvements[-1][0] if state.improvements else 0)
@@ -62,13 +63,22 @@ def _no_improvement(state: RunState, resources: Resources) -> str:
     patience = settings.patience or LEAST_PATIENCE
     made = state.model_evaluated - state.model_evaluated_at_improvement
     tokens = state.usage.total_tokens - state.tokens_at_improvement
-    if (made >= patience or tokens >= settings.budget_tokens // 4 > 0) and state.restarts_since_improvement > 0:
-        return f"nothing improved in {made} candidates and {tokens} tokens, a restart included"
+    restarted = state.restarts_since_improvement > 0 or not _restarts(state)
+    if (made >= patience or tokens >= settings.budget_tokens // 4 > 0) and restarted:
+        told = ", a restart included" if state.restarts_since_improvement else ""
+        return f"nothing improved in {made} candidates and {tokens} tokens{told}"
     return ""
+
+
+def _restarts(state: RunState) -> bool:
+    """Whether this policy begins again at all."""
+    return state.settings.policy is PolicyName.EVOLVE and Mechanism.RESTART not in state.settings.without
 
 
 def restart_is_due(state: RunState) -> bool:
     """Half the patience is gone without an improvement, and no restart was tried since."""
+    if not _restarts(state):
+        return False
     made = state.model_evaluated - state.model_evaluated_at_improvement
     tokens = state.usage.total_tokens - state.tokens_at_improvement
     patience = state.settings.patience or LEAST_PATIENCE
@@ -84,7 +94,7 @@ def exhausted(state: RunState, resources: Resources) -> str:
     if resources.models and all(model.label in state.refused for model in resources.models):
         reasons = "; ".join(dict.fromkeys(state.refused.values()))
         return f"the model's endpoint refuses: {reasons}"
-    if resources.models and state.replies_in_a_row_without_news >= USELESS_REPLIES_IN_A_ROW:
+    if resources.models and says_nothing_new(state):
         return f"the last {state.replies_in_a_row_without_news} replies held no new candidate"
     if resources.models and not affordable(state, resources):
         return _budget_used_up(state)
