@@ -69,6 +69,19 @@ class Host:
             process.wait(READY_S)
 
 
+def make_certificate(folder: Path, *names: str) -> None:
+    """`tls.crt` and `tls.key` for these names, each as openssl writes it: DNS:… or IP:…"""
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kernelevo"),
+            *("-addext", f"subjectAltName={','.join(names)}", "-keyout", "tls.key", "-out", "tls.crt"),
+        ],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+
+
 @pytest.fixture
 def hosts() -> Iterator[Callable[..., list[Host]]]:
     """Starts so many evaluators, with these settings."""

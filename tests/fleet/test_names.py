@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fleet.conftest import make_certificate
 
 from kernelevo_api.channel import Tls
 from kernelevo_api.pool import EvaluatorPool, PoolSettings
@@ -35,19 +35,11 @@ def free_port() -> int:
 async def test_each_address_of_a_name_is_an_evaluator_of_its_own(
     hosts: Callable[..., list[Host]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={NAME}"),
-            *("-addext", f"subjectAltName=DNS:{NAME}", "-keyout", "key.pem", "-out", "cert.pem"),
-        ],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
+    make_certificate(tmp_path, f"DNS:{NAME}")
     tokens = tmp_path / "tokens"
     token = add_token(tokens, "fleet", Quota())
     port, numbers = free_port(), ["127.0.0.1", "127.0.0.2"]
-    pair = {"tls_certificate": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem", "token_file": tokens}
+    pair = {"tls_certificate": tmp_path / "tls.crt", "tls_key": tmp_path / "tls.key", "token_file": tokens}
     for number in numbers:
         hosts(1, listen=f"{number}:{port}", **pair)
 
@@ -60,7 +52,7 @@ async def test_each_address_of_a_name_is_an_evaluator_of_its_own(
         return [one for number in numbers for one in real(number, *arguments, **named)]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    tls = Tls(root_certificates=(tmp_path / "cert.pem").read_bytes())
+    tls = Tls(root_certificates=(tmp_path / "tls.crt").read_bytes())
     pool = EvaluatorPool.of([f"{NAME}:{port}"], tls=tls, token=token, settings=PoolSettings(look_timeout_s=5.0))
     try:
         await pool.connect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from tests.packaging.manifests import check
+from tests.packaging.test_dashboard import exported
 
 from kernelevo_evaluator.health_port import LIVENESS
 from kernelevo_evaluator.lanes.lane import longest_seconds
@@ -26,6 +29,11 @@ ENGINE = """
 import json, sys, helm_python
 with helm_python.Chart.load(sys.argv[1]) as chart:
     print("\\n---\\n".join(chart.render(json.loads(sys.argv[2]), name="demo", namespace="prod").values()))
+"""
+LINT = """
+import sys, helm_python
+found = helm_python.lint(sys.argv[1], strict=True, kube_version="v1.34.0")
+sys.exit("\\n".join([*found["errors"], *(one["error"] for one in found["messages"] if one["severity"] > 1)]) or None)
 """
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -60,11 +68,26 @@ def pod(found: dict[str, Any]) -> dict[str, Any]:
     return found["StatefulSet"]["spec"]["template"]["spec"]
 
 
-@pytest.mark.skipif(HELM is None, reason="helm is not installed")
 def test_helm_finds_nothing_to_say() -> None:
-    assert HELM is not None
-    done = subprocess.run([HELM, "lint", "--strict", str(CHART)], capture_output=True, text=True, timeout=120)
+    if HELM is not None:
+        command = [HELM, "lint", "--strict", str(CHART)]
+    elif importlib.util.find_spec("helm_python") is not None:
+        command = [sys.executable, "-c", LINT, str(CHART)]
+    else:
+        pytest.skip("neither helm nor the package helm-python-sdk is installed")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("autoscaling", [False, True])
+def test_a_cluster_would_take_all_of_it(autoscaling: bool) -> None:
+    found = render(autoscaling={"enabled": autoscaling})
+    assert ("ScaledObject" in found) is autoscaling
+    for manifest in found.values():
+        check(manifest)
+    found["StatefulSet"]["spec"]["template"]["spec"]["container"] = []
+    with pytest.raises(jsonschema.ValidationError):
+        check(found["StatefulSet"])
 
 
 def test_the_values_are_those_of_the_schema() -> None:
@@ -144,3 +167,68 @@ def test_settings_may_not_contradict_the_chart() -> None:
     assert "keep_bytes = " in render(settings={"keep_bytes": 10**9})["ConfigMap"]["data"]["evaluator.toml"]
     refused = _run(settings={"listen": "0.0.0.0:1"})
     assert refused.returncode != 0 and "settings.listen is the chart's own" in refused.stderr
+
+
+def scaled(**values: Any) -> dict[str, Any]:
+    return render(autoscaling={"enabled": True, **values})
+
+
+def test_pods_are_as_many_as_the_queue_asks_for() -> None:
+    found = scaled(maxReplicas=40)
+    spec = found["ScaledObject"]["spec"]
+    target = found["StatefulSet"]
+    assert "replicas" not in target["spec"], "an upgrade of the chart would undo what was scaled"
+    assert spec["scaleTargetRef"] == {
+        "apiVersion": target["apiVersion"],
+        "kind": target["kind"],
+        "name": target["metadata"]["name"],
+    }
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 40)
+    (trigger,) = spec["triggers"]
+    query = trigger["metadata"]["query"]
+    assert (
+        set(re.findall(r"\bkernelevo_\w+(?={)", query)) == {"kernelevo_queued", "kernelevo_running"} <= set(exported())
+    )
+    # The namespace and the pods that a scrape of this release labels its series with.
+    assert 'namespace="prod"' in query
+    (pods,) = set(re.findall(r'pod=~"([^"]+)"', query))
+    name = target["metadata"]["name"]
+    assert re.fullmatch(pods, f"{name}-0") and re.fullmatch(pods, f"{name}-39")
+    assert not re.fullmatch(pods, f"{name}-other-0")
+    # A search that is held up keeps two requests on a GPU: fewer than that have to be enough to ask for another pod.
+    assert trigger["metricType"] == "AverageValue" and 1 < float(trigger["metadata"]["threshold"]) < 2
+    assert trigger["metadata"]["ignoreNullValues"] == "false", "a lost Prometheus is no reason to take pods away"
+
+
+def test_scaling_down_drains_one_pod_at_a_time() -> None:
+    found = scaled(scaleDown={"stabilizationSeconds": 600, "secondsPerPod": 120})
+    behavior = found["ScaledObject"]["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]
+    assert behavior == {
+        "stabilizationWindowSeconds": 600,
+        "policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}],
+    }
+    # And the pod that goes has the time that it has without autoscaling.
+    assert pod(found)["terminationGracePeriodSeconds"] == VALUES["drainSeconds"] + VALUES["graceMarginSeconds"]
+
+
+def test_a_prometheus_that_asks_who_it_is_can_be_used() -> None:
+    found = scaled(
+        prometheus={
+            "serverAddress": "https://metrics.example",
+            "matchers": 'job="kernels"',
+            "metadata": {"authModes": "bearer"},
+            "authentication": "metrics-token",
+        }
+    )
+    check(found["ScaledObject"])
+    (trigger,) = found["ScaledObject"]["spec"]["triggers"]
+    assert trigger["authenticationRef"] == {"name": "metrics-token"} and trigger["metadata"]["authModes"] == "bearer"
+    assert trigger["metadata"]["query"].count('{job="kernels"}') == 2
+
+
+def test_an_autoscaling_that_cannot_work_is_refused() -> None:
+    refused = _run(autoscaling={"enabled": True, "minReplicas": 9, "maxReplicas": 8})
+    assert refused.returncode != 0 and "autoscaling.minReplicas is more than" in refused.stderr
+    # Without a pod there is no queue whose depth could be seen.
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(VALUES | {"autoscaling": {"enabled": True, "minReplicas": 0}}, SCHEMA)
