@@ -1,103 +1,96 @@
-"""What isolation costs and holds: a start on each backend, attacks that get out, and a soak of hostile programs."""
+"""Every attack of tests/attacks on every backend: what came of each, and docs/attacks.md.
+
+python benchmarks/isolation.py                     # with the Docker engine at DOCKER_HOST, where there is one
+sudo python benchmarks/isolation.py --own-engine   # with one of its own
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 import sys
-import time
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from engines import engine
 from results import ROOT, save
 
-from kernelevo_sandbox import Limits, SandboxSpec, SandboxUnavailable, open_sandbox
+from kernelevo_sandbox import BACKENDS, SandboxUnavailable, open_sandbox
 
 sys.path.insert(0, str(ROOT / "tests" / "attacks"))
 
-from attack import Result
-from attacking import run
+from attack import Outcome, Result
+from attack_table import table
+from attacking import NotHere, run
 from attacks import ATTACKS
-from soak import left, soak
 
-ISOLATING = ("bubblewrap", "docker")
-SPEC = SandboxSpec(argv=("/bin/true",), env={}, limits=Limits(memory_bytes=64 << 20, wall_seconds=30.0))
-PAUSE_SECONDS = 1.0
-"""Between starts: a spare stands again by then."""
+if TYPE_CHECKING:
+    from attack import Attack, BuildAttack
+
+PAGE = ROOT / "docs" / "attacks.md"
 
 
-async def starts(name: str, count: int) -> list[float]:
-    """Seconds from the request to start /bin/true until its whole tree is gone, warm."""
-    sandbox = open_sandbox(name)
+async def attack(backend: str, attacks: list[Attack | BuildAttack]) -> dict[str, Outcome]:
+    """Outcomes by name; an attack that cannot be tried here has none."""
+    found = {}
+    sandbox = open_sandbox(backend)
     try:
-        for _ in range(3):
-            await (await sandbox.start(SPEC)).wait()
-        taken = []
-        for _ in range(count):
-            await asyncio.sleep(PAUSE_SECONDS)
-            began = time.perf_counter()
-            await (await sandbox.start(SPEC)).wait()
-            taken.append(time.perf_counter() - began)
-        return taken
+        for one in attacks:
+            try:
+                found[one.name] = await run(sandbox, one)
+            except NotHere as reason:
+                print(f"{backend}: {one.name}: {reason}")
     finally:
         await sandbox.close()
+    return found
 
 
-async def measure(options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Figures and raw data."""
-    figures: list[dict[str, Any]] = []
-    raw: dict[str, Any] = {}
-    for name in (*ISOLATING, "none"):
-        try:
-            raw[f"start {name}"] = taken = await starts(name, options.starts)
-        except SandboxUnavailable as why:
-            print(f"{name}: {why}")
-            continue
-        figures.append(
-            {
-                "figure": f"start and end of /bin/true in a warm sandbox, {name}, median of {options.starts}",
-                "value": 1e3 * statistics.median(taken),
-                "unit": "ms",
-            }
-        )
-        if name not in ISOLATING:
-            continue
-        sandbox = open_sandbox(name)
-        try:
-            results = {attack.name: await run(sandbox, attack) for attack in ATTACKS}
-            before, after, escaped = await soak(sandbox, options.soak)
-        finally:
-            await sandbox.close()
-        bad = [key for key, (result, _) in results.items() if result is Result.NOT_CONTAINED]
-        raw[f"attacks {name}"] = {key: [result.value, evidence] for key, (result, evidence) in results.items()}
-        raw[f"soak {name}"] = {"before": asdict(before), "after": asdict(after), "escaped": escaped}
-        lost = left(before, after)
-        figures += [
-            {"figure": f"attacks tried, {name}", "value": len(results), "unit": "attacks", "bound": ">= 40"},
-            {"figure": f"attacks not contained, {name}", "value": len(bad), "unit": "attacks", "bound": "== 0"},
-            {
-                "figure": f"soak of {options.soak} hostile programs, {name}: not contained",
-                "value": len(escaped),
-                "unit": "programs",
-                "bound": "== 0",
-            },
-            {
-                "figure": f"soak of {options.soak} hostile programs, {name}: kinds of things left behind",
-                "value": len(lost),
-                "unit": "kinds",
-                "bound": "== 0",
-            },
+def figures(backend: str, found: dict[str, Outcome]) -> list[dict[str, Any]]:
+    """Counts, with what was asked for."""
+    if backend == "none":
+        controls = {"figure": "controls tried, none", "value": len(found), "unit": "attacks", "bound": ">= 40"}
+        failed = sum(not outcome.taken for outcome in found.values())
+        return [
+            controls,
+            {"figure": "controls not seen to succeed, none", "value": failed, "unit": "attacks", "bound": "== 0"},
         ]
-    return figures, raw
+    builds = sum(outcome.verdict is not None for outcome in found.values())
+    bad = sum(outcome.result is Result.NOT_CONTAINED for outcome in found.values())
+    return [
+        {"figure": f"attacks tried, {backend}", "value": len(found), "unit": "attacks", "bound": ">= 40"},
+        {"figure": f"attacks not contained, {backend}", "value": bad, "unit": "attacks", "bound": "== 0"},
+        {"figure": f"attacks on the build that got a verdict, {backend}", "value": builds, "unit": "attacks"},
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=30, help="starts of each backend")
-    parser.add_argument("--soak", type=int, default=500, help="hostile programs in a row, on each isolating backend")
-    figures, raw = asyncio.run(measure(parser.parse_args()))
-    save(__file__, figures, raw)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--own-engine", action="store_true", help="start a Docker engine for this, as root")
+    options = parser.parse_args()
+    found: dict[str, dict[str, Outcome]] = {}
+    missing: dict[str, str] = {}
+    with engine(options.own_engine):
+        for backend in BACKENDS:
+            attacks = [one for one in ATTACKS if backend != "none" or one.control]
+            try:
+                found[backend] = asyncio.run(attack(backend, attacks))
+            except SandboxUnavailable as reason:
+                missing[backend] = str(reason)
+    save(
+        __file__,
+        [figure for backend, outcomes in found.items() for figure in figures(backend, outcomes)],
+        {
+            backend: {name: [outcome.shown, outcome.evidence] for name, outcome in outcomes.items()}
+            for backend, outcomes in found.items()
+        },
+    )
+    PAGE.write_text(table(found, missing), encoding="utf-8")
+    for backend, outcomes in found.items():
+        for name, outcome in outcomes.items():
+            if (not outcome.taken) if backend == "none" else (outcome.result is Result.NOT_CONTAINED):
+                print(f"{backend}: {name}: {outcome.evidence}")
+    for backend, why in missing.items():
+        print(f"{backend} was not tried: {why}")
+    print(f"written to {PAGE}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from kernelevo_evaluator.lanes.runners import shown_to_runners
 from kernelevo_evaluator.settings import GIB, EvaluatorSettings, host_memory_bytes
 from kernelevo_sandbox import SandboxError
 
@@ -135,6 +136,17 @@ async def _state(settings: EvaluatorSettings) -> list[Check]:
                 holds=False,
                 evidence=f"{folder}: {error}",
                 remedy="name one that can be written with --state-dir",
+            )
+        ]
+    shown = shown_to_runners(folder) if settings.sandbox != "none" else None
+    if shown is not None:
+        return [
+            Check(
+                group="host",
+                name="state folder",
+                holds=False,
+                evidence=f"{folder} lies in {shown}, which every candidate sees",
+                remedy="name one elsewhere with --state-dir",
             )
         ]
     return [

@@ -21,7 +21,7 @@ from kernelevo_evaluator.lanes.isolation import Isolation
 from kernelevo_evaluator.lanes.lane import Lane
 from kernelevo_evaluator.lanes.loading import Loader
 from kernelevo_evaluator.lanes.quiet import Quiet
-from kernelevo_evaluator.lanes.runners import RunnerPool, usable_cpus
+from kernelevo_evaluator.lanes.runners import RunnerPool, shown_to_runners, usable_cpus
 from kernelevo_evaluator.lanes.seeding import seeds_of
 from kernelevo_evaluator.languages.builder import Builder
 from kernelevo_evaluator.languages.toolkit import cpp_compiler_version, cuda_toolkit
@@ -62,6 +62,11 @@ class LocalExecutor(Executor):
 
     async def start(self) -> ExecutorFacts:
         settings = self._settings
+        if self._sandbox.name != "none" and (shown := shown_to_runners(settings.state_dir)) is not None:
+            raise ExecutorFault(
+                f"the state folder {settings.state_dir} lies in {shown}, which every candidate sees: results and built objects "
+                "would lie open; name another one with --state-dir"
+            )
         guarantees = self._guarantees if self._guarantees is not None else await self._sandbox.probe()
         await self._sandbox.sweep()
         artefacts = Path(settings.state_dir) / "artefacts"

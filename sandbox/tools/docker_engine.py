@@ -1,6 +1,7 @@
 """A Docker engine of one's own for tests and trials, and the sandbox image in it, without a registry.
 
     sudo python sandbox/tools/docker_engine.py start FOLDER     # prints the DOCKER_HOST to use
+    sudo python sandbox/tools/docker_engine.py halt FOLDER      # ends it; start goes on with what it keeps
     sudo python sandbox/tools/docker_engine.py stop FOLDER      # ends it and removes FOLDER
     sudo python sandbox/tools/docker_engine.py image            # only the image, into the engine at DOCKER_HOST
 
@@ -143,8 +144,8 @@ def _context() -> io.BytesIO:
     return context
 
 
-def stop(folder: Path) -> None:
-    """End the engine of that folder, with whatever runs in it, and remove the folder. Idempotent."""
+def halt(folder: Path) -> None:
+    """End the engine of that folder, with whatever runs in it; `start` goes on with what it keeps. Idempotent."""
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
         process = os.pidfd_open(int((folder / "pid").read_text()))
         try:
@@ -156,6 +157,11 @@ def stop(folder: Path) -> None:
                 signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
             os.close(process)
+
+
+def stop(folder: Path) -> None:
+    """End the engine of that folder, and remove the folder. Idempotent."""
+    halt(folder)
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if (place := line.split()[4]).startswith(f"{folder.resolve()}/"):
             subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
@@ -166,7 +172,7 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("start", "stop"):
+    for name in ("start", "halt", "stop"):
         commands.add_parser(name).add_argument("folder", type=Path)
     commands.add_parser("image")
     arguments = parser.parse_args()
@@ -174,6 +180,8 @@ def main() -> int:
         if arguments.command == "start":
             start(arguments.folder)
             print(socket_of(arguments.folder))  # noqa: T201
+        elif arguments.command == "halt":
+            halt(arguments.folder)
         elif arguments.command == "stop":
             stop(arguments.folder)
         else:

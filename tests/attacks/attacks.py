@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from attack import Attack
+from attack import Attack, BuildAttack
+from builds import BUILDS
 
 from kernelevo_sandbox import EndKind
 
-ATTACKS: list[Attack] = []
+ATTACKS: list[Attack | BuildAttack] = []
 _X86 = os.uname().machine == "x86_64"
 
 
@@ -382,43 +383,4 @@ _attack(
     "result channel", "end before anything was judged", "os._exit(3)\n", ends=frozenset({EndKind.EXITED}), control=False
 )
 
-# The build
-
-_BUILD = "import subprocess\nd = '/tmp'\nopen(d + '/a.cpp', 'w').write({source!r})\nr = subprocess.run({command!r}, cwd=d, capture_output=True, text=True, env={{'PATH': '/usr/bin:/bin', 'TMPDIR': d}})\n"
-_GPP = ["g++", "-shared", "-fPIC", "a.cpp", "-o", "a.so"]
-_attack(
-    "build",
-    "include a host file",
-    "import subprocess\nopen('/tmp/a.cpp', 'w').write('#include \"' + given['secret'] + '\"')\n"
-    "r = subprocess.run(['g++', '-E', 'a.cpp'], cwd='/tmp', capture_output=True, text=True, env={'PATH': '/usr/bin:/bin'})\n"
-    "got('its text') if 'host-secret' in r.stdout + r.stderr else refused(r.stderr.strip().splitlines()[0])",
-)
-_attack(
-    "build",
-    "include an endless file",
-    _BUILD.format(source='#include "/dev/zero"\n', command=_GPP) + "refused(r.stderr[:80])",
-    limits={"wall_seconds": 4.0},
-    ends=frozenset({EndKind.WALL_TIMEOUT, EndKind.OUT_OF_MEMORY}),
-    control=False,
-)
-_attack(
-    "build",
-    "a template bomb",
-    _BUILD.format(
-        source="template <int N, int M> struct G { typedef typename G<N-1, 2*M>::t a; typedef typename G<N-1, 2*M+1>::t b; };"
-        "template <int M> struct G<0, M> { typedef int t; }; G<26, 1>::a x;",
-        command=_GPP,
-    )
-    + "refused(r.stderr[:80])",
-    limits={"wall_seconds": 4.0},
-    ends=frozenset({EndKind.WALL_TIMEOUT, EndKind.OUT_OF_MEMORY}),
-    control=False,
-)
-_attack(
-    "build",
-    "a linker script that pulls in a host file",
-    "import subprocess\nopen('/tmp/l.ld', 'w').write('INPUT(' + given['secret'] + ')')\n"
-    "r = subprocess.run(['g++', '-shared', '-o', 'a.so', 'l.ld'], cwd='/tmp', capture_output=True, text=True, env={'PATH': '/usr/bin:/bin'})\n"
-    "got('linked') if r.returncode == 0 or 'not recognized' in r.stderr else refused(r.stderr.strip().splitlines()[0])",
-    control=False,
-)
+ATTACKS += BUILDS

@@ -98,12 +98,19 @@ class Isolation:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(min(self._seconds, LOST_SECONDS) if self.reason else self._seconds)
+            await self._due()
             try:
                 async with self._turn() as cpus:
                     await self.check(cpus)
             except Exception:  # a look that fails must not be the last one
                 _log.exception("isolation could not be looked at")
+
+    async def _due(self) -> None:
+        """Until the next look. A loss that was found after a fault, and not here, brings it forward."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                await self._lost.wait()
+                await asyncio.sleep(LOST_SECONDS)
 
     async def _look(self, cpus: frozenset[int] | None) -> None:
         found, lost = await self._probe(cpus)

@@ -24,6 +24,7 @@ from kernelevo_api.types import (
 from kernelevo_evaluator.channel import ChannelClosed, ChannelError, FrameInvalid
 from kernelevo_evaluator.lanes.quiet import Deadline
 from kernelevo_evaluator.lanes.runners import sandbox_ending
+from kernelevo_evaluator.languages.diagnostics import last_words
 from kernelevo_evaluator.messages.codec import MessageInvalid, encode
 from kernelevo_evaluator.messages.runner import BuildReply, BuildRequest, Done, Failed, LoadModule, decode_reply
 from kernelevo_evaluator.verdicts import explain_ending
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
 
 _BUILDS = 16
 """Calls of `load_inline` in one module."""
+_LIMITS = {
+    "File size limit exceeded": LimitKind.FILE_SIZE,
+    "No space left on device": LimitKind.TEMPORARY_FILES,
+    "Cannot fork": LimitKind.PROCESSES,
+    "Resource temporarily unavailable": LimitKind.PROCESSES,
+}
+"""What compilers say that met a limit of the build. Their word alone: it explains a failure, and decides nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +196,7 @@ def _failure(reply: Failed, builds: Builds) -> LoadFailure:
     where = f" (line {reply.line})" if reply.line is not None else ""
     failed = next((result for result in builds.results if result.path is None), None)
     if failed is not None:
-        return _build_failure(failed, error)
+        return build_failure(failed, error)
     if reply.kind == "interface":
         return LoadFailure(verdict=Verdict.WRONG_INTERFACE, stage=Stage.PREPARE, message=reply.message)
     if reply.kind == "syntax":
@@ -211,8 +219,13 @@ def _failure(reply: Failed, builds: Builds) -> LoadFailure:
     )
 
 
-def _build_failure(result: BuildResult, error: RaisedError) -> LoadFailure:
-    """The compiler's verdict, not the exception that it became in the candidate."""
+def build_failure(result: BuildResult, error: RaisedError | None = None) -> LoadFailure:
+    """The compiler's verdict, not the exception that it became in the candidate.
+
+    Args:
+        result: of a build that gave no object.
+        error: what the candidate made of it.
+    """
     if result.ending is not None:
         if result.ending.kind in (SandboxEnd.KILLED, SandboxEnd.WALL_TIMEOUT):
             return LoadFailure(
@@ -223,15 +236,20 @@ def _build_failure(result: BuildResult, error: RaisedError) -> LoadFailure:
                 ending=result.ending,
             )
         verdict, limit, message = explain_ending(result.ending, "the build")
-        if verdict is Verdict.CRASHED:
+        if verdict in (Verdict.CRASHED, Verdict.RUNTIME_ERROR):
             verdict = Verdict.COMPILE_ERROR
         return LoadFailure(verdict=verdict, stage=Stage.BUILD, limit=limit, message=message, ending=result.ending)
     first = next((d for d in result.diagnostics if d.severity == "error"), None)
-    if first is not None:
+    if first is None:
+        message = last_words(result.log_text) or (error.message[:500] if error is not None else "it says nothing")
+    elif first.file:
         message = f"{first.file}:{first.line}: {first.message}"
     else:
-        lines = [line for line in result.log_text.splitlines() if line.strip()]
-        message = lines[-1][:500] if lines else error.message[:500]
+        message = first.message
     return LoadFailure(
-        verdict=Verdict.COMPILE_ERROR, stage=Stage.BUILD, message=f"the build failed: {message}", error=error
+        verdict=Verdict.COMPILE_ERROR,
+        stage=Stage.BUILD,
+        limit=next((limit for words, limit in _LIMITS.items() if words in message), None),
+        message=f"the build failed: {message}",
+        error=error,
     )

@@ -138,7 +138,7 @@ class RunnerPool:
                 if not spare.process.ended:
                     self.refill()
                     return spare
-                await self.discard(spare)
+                await self.forget(spare)
             self.refill()
         return await self._start(limits or self._standard, label)
 
@@ -160,7 +160,7 @@ class RunnerPool:
         except ExecutorFault:
             return  # the next `take` starts one itself, and reports what is wrong
         if self._closed:
-            await self.discard(runner)
+            await self.forget(runner)
         else:
             self._spares.append(runner)
 
@@ -233,9 +233,18 @@ class RunnerPool:
             ) from error
 
     async def discard(self, runner: HeldRunner) -> Ending:
-        """End a runner, wherever it is; returns when its processes are gone."""
+        """End a runner, wherever it is; returns when its processes are gone.
+
+        Raises:
+            SandboxBroken: they are, and nobody knows why.
+        """
         await self._quiet.remove(runner.process, thaw=False)
         return await runner.kill()
+
+    async def forget(self, runner: HeldRunner) -> None:
+        """End a runner of which nobody asks how it ended: an engine or a launcher may have died under it long ago."""
+        with contextlib.suppress(SandboxError):
+            await self.discard(runner)
 
     async def close(self) -> None:
         """End every spare."""
@@ -243,7 +252,7 @@ class RunnerPool:
         for task in list(self._starting):
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
-        await asyncio.gather(*(self.discard(spare) for spare in self._spares))
+        await asyncio.gather(*(self.forget(spare) for spare in self._spares))
         self._spares.clear()
 
 
@@ -275,6 +284,13 @@ def runner_environment(threads: int, gpu: Gpu | None = None) -> dict[str, str]:
 def runner_mounts() -> tuple[Mount, ...]:
     """What a runner must see: the interpreter, and those of its packages that lie elsewhere (editable install, PYTHONPATH)."""
     return (*interpreter_mounts(), *(Mount(source=path, target=str(path)) for path in _outside()[0]))
+
+
+def shown_to_runners(path: Path) -> Path | None:
+    """The folder that every sandbox sees and that `path` lies in; `None` where it lies in none."""
+    place = path.absolute().resolve()
+    shown = (Path("/usr"), *(mount.source.resolve() for mount in runner_mounts()))
+    return next((folder for folder in shown if place.is_relative_to(folder)), None)
 
 
 @functools.cache

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,10 +14,11 @@ import msgspec
 from kernelevo_api.types import Diagnostic, KernelResources  # noqa: TC001 - msgspec resolves the fields' types at run time
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 CACHE_BYTES = 1 << 30
 """Size of the folder beyond which the objects that were used longest ago are dropped."""
+_PARTIAL_SECONDS = 3600.0
 
 
 class Notes(msgspec.Struct, frozen=True):
@@ -48,24 +52,44 @@ class Artefacts:
         return path, notes
 
     def keep(self, digest: str, object_fd: int, notes: Notes) -> Path:
-        """Take a finished object and its notes in, and drop the oldest entries beyond the folder's size."""
+        """Take a finished object and its notes in, and drop the oldest entries beyond the folder's size.
+
+        Raises:
+            OSError: there is no room for them; nothing that is not whole stays.
+        """
         path = self.path(digest)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_bytes(msgspec.json.encode(notes))
-        partial.replace(path.with_suffix(".json"))
-        with partial.open("wb") as target:
+        with self._appearing(path.with_suffix(".json")) as fd:
+            _write(fd, msgspec.json.encode(notes))
+        with self._appearing(path) as fd:
             offset, size = 0, os.fstat(object_fd).st_size
             while offset < size:
                 piece = os.pread(object_fd, 1 << 20, offset)
                 if not piece:
                     break
-                target.write(piece)
+                _write(fd, piece)
                 offset += len(piece)
-        partial.replace(path)
         self._trim()
         return path
 
+    @contextlib.contextmanager
+    def _appearing(self, path: Path) -> Iterator[int]:
+        """A descriptor of what is to be at `path` once it is whole. Two builds of one digest may end at once."""
+        fd, name = tempfile.mkstemp(suffix=".partial", dir=self._folder)
+        try:
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
     def _trim(self) -> None:
+        for entry in self._folder.glob("*.partial"):  # of a life that was cut short
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - entry.stat().st_mtime > _PARTIAL_SECONDS:
+                    entry.unlink()
         kept = []
         for entry in self._folder.glob("*.so"):
             with contextlib.suppress(FileNotFoundError):
@@ -78,3 +102,8 @@ class Artefacts:
                 for file in (entry, entry.with_suffix(".json")):
                     with contextlib.suppress(FileNotFoundError):
                         file.unlink()
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

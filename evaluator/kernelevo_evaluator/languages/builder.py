@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import CapturedText, Diagnostic, KernelResources, SandboxEnd, SandboxEnding
+from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.lanes.quiet import Deadline
 from kernelevo_evaluator.lanes.runners import runner_mounts, sandbox_ending
 from kernelevo_evaluator.languages.artefacts import Artefacts, Notes
@@ -34,6 +35,8 @@ FILES_FD, OBJECT_FD = 4, 5
 OBJECT_BYTES = 64 << 20
 """Largest shared object that is taken out of a build."""
 _VISIBLE = (Path("/usr"), Path("/opt"))
+# Where nothing isolates, /tmp is everybody's, and two builds at once would write over each other's files.
+_OWN_FOLDER = 'work=$(mktemp -d) || exit\ntrap \'rm -rf "$work"\' EXIT\ncd "$work" || exit\n'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,7 @@ class Builder:
 
         Raises:
             SandboxError: ours.
+            ExecutorFault: ours: what was built cannot be kept.
         """
         try:
             recipe = await asyncio.to_thread(self.recipe, request)
@@ -208,7 +212,7 @@ class Builder:
             shown = (*_VISIBLE, *(mount.source for mount in mounts))
             if not any(folder.is_relative_to(one) for one in shown):
                 mounts.append(Mount(source=folder, target=str(folder)))
-        script = f"cd /tmp || exit\n{unpack}{recipe.script()}cat {OBJECT} >&{OBJECT_FD}\n"
+        script = f"{_OWN_FOLDER}{unpack}{recipe.script()}cat {OBJECT} >&{OBJECT_FD}\n"
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "/tmp", "LC_ALL": "C.UTF-8", "HOME": "/tmp"}
         return SandboxSpec(
             argv=("/bin/sh", "-c", script),
@@ -233,9 +237,13 @@ class Builder:
             diagnostics=tuple(diagnostics(log, recipe.sources)),
         )
         built = ending.kind is EndKind.EXITED and ending.exit_code == 0 and not killed
+        try:
+            path = self._artefacts.keep(recipe.digest, object_fd, notes) if built else None
+        except OSError as error:
+            raise ExecutorFault(f"what was built cannot be kept in the state folder: {error}") from error
         return BuildResult(
             digest=recipe.digest,
-            path=self._artefacts.keep(recipe.digest, object_fd, notes) if built else None,
+            path=path,
             wall_seconds=ending.wall_seconds,
             waited_seconds=waited,
             cpu_seconds=ending.cpu_seconds,

@@ -36,9 +36,19 @@ _PTXAS = re.compile(r"^ptxas (?P<severity>fatal|error|warning)\s*: (?P<message>.
 _LINKER = re.compile(
     r"^\S*\bld: (?P<message>(?:.*: )?(?:undefined reference to|cannot find|multiple definition of) .*)$"
 )
+# The driver's own words, of what it ran or of what ended it. That the linker failed says nothing that the linker did not.
+_DRIVER = re.compile(
+    r"^(?:\S*/)?(?:g\+\+|c\+\+|cc1plus|nvcc)\s*:? "
+    r"(?P<severity>fatal error|internal compiler error|error|fatal)\s*: (?P<message>.*)$"
+)
+# Its lines are those of a file that nobody sees.
+_ASSEMBLER = re.compile(r"^\S+\.s:\d{1,9}: (?P<severity>Fatal error|Error|Warning): (?P<message>.*)$")
 _UNDEFINED = re.compile(
     r"^\S+: in function .*(?P<message>undefined reference to .*)$|^.*: (?P<other>undefined reference to .*)$"
 )
+
+_PATTERNS = (_GCC, _NVCC, _PTXAS, _LINKER, _DRIVER, _ASSEMBLER)
+_SAYS_NOTHING = ("collect2: error: ld returned", "compilation terminated")
 
 _ENTRY = re.compile(r"^ptxas info\s*: Compiling entry function '(?P<name>.{1,4000})' for '\w+'$")
 _FUNCTION = re.compile(r"^ptxas info\s*: Function properties for (?P<name>.{1,4000})$")
@@ -57,7 +67,7 @@ def diagnostics(log: str, sources: Mapping[str, str]) -> list[Diagnostic]:
     found: list[tuple[re.Match[str], str]] = []
     said = log.split("\n")
     for number, line in enumerate(said):
-        match = _GCC.match(line) or _NVCC.match(line) or _PTXAS.match(line) or _LINKER.match(line)
+        match = next((one for pattern in _PATTERNS if (one := pattern.match(line)) is not None), None)
         if match is not None:
             found.append(
                 (match, match["message"] + _continued(said, number) if match.re is _NVCC else match["message"])
@@ -90,7 +100,13 @@ def diagnostics(log: str, sources: Mapping[str, str]) -> list[Diagnostic]:
 
 def _severity(match: re.Match[str]) -> str:
     said = match.groupdict().get("severity") or "error"
-    return "warning" if said == "warning" else "error"
+    return "warning" if said.lower() == "warning" else "error"
+
+
+def last_words(log: str) -> str:
+    """The last line of a log that says anything; empty without one."""
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(_SAYS_NOTHING)]
+    return lines[-1][:_MESSAGE_CHARACTERS] if lines else ""
 
 
 def _continued(said: list[str], number: int) -> str:

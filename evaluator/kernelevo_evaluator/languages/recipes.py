@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 OBJECT = "object.so"
 """What the link command writes, in the build's folder."""
+LOG_BYTES = 512 << 10
+"""What the compilers say beyond this is not shown: a template's errors may fill megabytes, and are no reason to end a build."""
 
 
 class Unsupported(ValueError):
@@ -59,7 +61,9 @@ class Recipe:
         lines += [f"wait ${unit.name}; {unit.name}=$?" for unit in self.units]
         # Names as their author wrote them, where binutils can tell.
         demangle = "if command -v c++filt >/dev/null; then c++filt; else cat; fi"
-        lines.append(f"cat {' '.join(f'{unit.name}.log' for unit in self.units)} | {{ {demangle}; }}")
+        lines.append(
+            f"cat {' '.join(f'{unit.name}.log' for unit in self.units)} | {{ {demangle}; }} | head -c {LOG_BYTES}"
+        )
         lines += [f"[ ${unit.name} -eq 0 ] || exit ${unit.name}" for unit in self.units]
         if self.link:
             lines.append(f"{shlex.join(self.link)} || exit")

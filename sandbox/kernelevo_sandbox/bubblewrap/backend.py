@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 _OWN_PROCESSES = 2
 """bubblewrap's monitor and the namespace's first process: in the tree's count, not the program's."""
 _SET_UP_SECONDS = 20.0
+REFUSAL_SECONDS = 60.0
+"""How long it is believed that a kind of sandbox cannot be made, where another can."""
 _REMOVE_TRIES = 100
 _REMOVE_PAUSE_SECONDS = 0.01
 _FILTERED_INIT = ("/bin/sh", "-c", '"$@"; exit "$?"', "sandbox", "/usr/bin/env")
@@ -69,7 +71,8 @@ class BubblewrapSandbox(Sandbox):
         self._layout_failed = False
         self._bwrap: Path | None = None
         self._filter: bytes | None = None
-        self._namespaces: dict[Identity, str | None] = {}
+        self._possible: set[Identity] = set()
+        self._refused: dict[Identity, tuple[str, float]] = {}
         self._preparing = asyncio.Lock()
         self._spare: asyncio.Task[tuple[Cell, Tree]] | None = None
         self._closed = False
@@ -199,6 +202,7 @@ class BubblewrapSandbox(Sandbox):
                 "setpriv is missing, which drops root's rights inside: install util-linux, or run as an ordinary user"
             )
         if (refusal := await self._refusal(Identity.INSIDE)) is not None:
+            self._refused.clear()  # whatever it is, it is not the one kind's
             raise SandboxUnavailable(
                 f"root cannot create the namespaces that isolate: {refusal}. In a container it needs CAP_SYS_ADMIN, and a "
                 "seccomp and AppArmor profile that allow mounts"
@@ -206,31 +210,48 @@ class BubblewrapSandbox(Sandbox):
         return Identity.INSIDE
 
     async def _refusal(self, identity: Identity) -> str | None:
-        """Why that kind of sandbox cannot be made here, found by making one; `None` if it can."""
+        """Why that kind of sandbox cannot be made here, found by making one; `None` if it can.
+
+        That it can is remembered. That it cannot may have been a moment's lack of memory: `DROPPED`, which every start asks for
+        where there is another way, is tried again after a while, the others at every start.
+        """
         async with self._preparing:
-            if identity not in self._namespaces:
-                spec = SandboxSpec(argv=("/bin/sh", "-c", "exit 0"), env={}, limits=Limits(memory_bytes=256 << 20))
-                uid = self._uids.take() if identity is not Identity.SAME else None
-                refusal: str | None = None
-                try:
-                    cell, tree = await self._new_cell()
-                    try:
-                        process = await self._run(spec, identity, uid, cell, tree, time.monotonic())
-                    except BaseException:
-                        await discard(cell, tree)
-                        raise
-                    ending = await process.wait()
-                    if ending.exit_code != 0:
-                        refusal = f"{ending.detail}: {ending.stderr.text()[-500:]}"
-                except SandboxBroken as failure:
-                    refusal = str(failure)
-                finally:
-                    if uid is not None:
-                        self._uids.give_back(uid)
-                if refusal is not None and identity is not Identity.DROPPED:
-                    return refusal  # not remembered: a moment's lack of memory must not disable the backend
-                self._namespaces[identity] = refusal
-            return self._namespaces[identity]
+            if identity in self._possible:
+                return None
+            refused, until = self._refused.get(identity, ("", 0.0))
+            if time.monotonic() < until:
+                return refused
+            refusal = await self._tried(identity)
+            if refusal is None:
+                self._possible.add(identity)
+            elif identity is Identity.DROPPED:
+                if refused != refusal:
+                    _log.warning(
+                        "sandboxes keep the host's user namespace, as they cannot be made otherwise: %s", refusal
+                    )
+                self._refused[identity] = (refusal, time.monotonic() + REFUSAL_SECONDS)
+            return refusal
+
+    async def _tried(self, identity: Identity) -> str | None:
+        """Make a sandbox of that kind; why it could not be made, or `None`."""
+        spec = SandboxSpec(argv=("/bin/sh", "-c", "exit 0"), env={}, limits=Limits(memory_bytes=256 << 20))
+        uid = self._uids.take() if identity is not Identity.SAME else None
+        try:
+            cell, tree = await self._new_cell()
+            try:
+                process = await self._run(spec, identity, uid, cell, tree, time.monotonic())
+            except BaseException:
+                await discard(cell, tree)
+                raise
+            ending = await process.wait()
+            if ending.exit_code != 0:
+                return f"{ending.detail}: {ending.stderr.text()[-500:]}"
+        except SandboxBroken as failure:
+            return str(failure)
+        finally:
+            if uid is not None:
+                self._uids.give_back(uid)
+        return None
 
     # What bubblewrap is told.
 

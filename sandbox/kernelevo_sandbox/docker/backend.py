@@ -89,6 +89,8 @@ class DockerSandbox(Sandbox):
         self._spares: OrderedDict[Shape, asyncio.Task[_Held]] = OrderedDict()
         self._used: OrderedDict[Shape, None] = OrderedDict()
         self._removals: set[asyncio.Task[None]] = set()
+        self._left: set[str] = set()
+        """Containers whose processes are gone and whose records the engine did not remove when it was asked."""
         self._folders = 0
         self._closed = False
 
@@ -296,13 +298,22 @@ class DockerSandbox(Sandbox):
 
     async def _removed(self, name: str | None, folder: Folder, uid: int) -> None:
         try:
-            if name is not None:
-                await self._engine.remove(name)
-        except SandboxBroken as failure:
-            _log.error("a container is left for the next sweep: %s", failure)
+            if name is not None and await self._record_removed(name):
+                # The engine answers again, or still.
+                while self._left and await self._record_removed(self._left.pop()):
+                    pass
         finally:
             await asyncio.to_thread(folder.remove)
             self._uids.give_back(uid)
+
+    async def _record_removed(self, name: str) -> bool:
+        try:
+            await self._engine.remove(name)
+        except SandboxBroken as failure:
+            self._left.add(name)
+            _log.warning("a container is left until the engine removes another: %s", failure)
+            return False
+        return True
 
     async def _sweep_containers(self, *, ours: bool) -> int:
         """Remove this backend's own leftovers, or those whose owner is gone."""

@@ -99,11 +99,15 @@ class Engine:
             raise SandboxUnavailable(refusal)
         return str(found["Id"])
 
-    def _connect(self) -> Any:
-        # The package leaves a socket open where none answers, and where it asks for the version in its constructor.
+    def _knock(self) -> None:
+        """See that somebody answers: the package leaves a socket open where nobody does."""
         with socket.socket(socket.AF_UNIX) as trial:
             trial.settimeout(self._options.call_seconds)
             trial.connect(self.host.removeprefix("unix://"))
+
+    def _connect(self) -> Any:
+        self._knock()
+        # The package leaves a socket open as well where it asks for the version in its constructor.
         asking = self._make(version=".".join(map(str, _LEAST_API)))
         try:
             newest = asking.version(api_version=False)["ApiVersion"]
@@ -161,12 +165,16 @@ class Engine:
             self._client = None
 
     async def _call(self, what: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        def call() -> Any:
+            self._knock()
+            return function(*arguments, **named)
+
         try:
-            return await self._threaded(functools.partial(function, *arguments, **named))
-        except self._failures as failure:
-            raise SandboxBroken(f"the engine did not {what}: {failure}") from failure
+            return await self._threaded(call)
         except TimeoutError as failure:
             raise SandboxBroken(f"the engine did not {what} within {self._options.call_seconds:g} s") from failure
+        except (OSError, *self._failures) as failure:
+            raise SandboxBroken(f"the engine did not {what}: {failure}") from failure
 
     async def _threaded(self, function: Callable[[], T]) -> T:
         # The client's own limit is one of silence. This one holds where an engine answers byte by byte, too; the thread that

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import shlex
 
 import pytest
 
 from kernelevo_api.types import SandboxEnd
 from kernelevo_evaluator.lanes.quiet import Quiet
 from kernelevo_evaluator.languages.builder import Builder
-from kernelevo_evaluator.languages.diagnostics import diagnostics
+from kernelevo_evaluator.languages.diagnostics import diagnostics, last_words
 from kernelevo_evaluator.messages.runner import BuildRequest
-from kernelevo_sandbox import BubblewrapSandbox, SandboxUnavailable
+from kernelevo_sandbox import BubblewrapSandbox, NoSandbox, SandboxUnavailable
 
 MEMORY = 512 << 20
 
@@ -207,16 +208,44 @@ async def test_garbage_is_a_failed_build(builder, options):
     assert result.log_text
 
 
-async def test_a_wrapper_may_write_what_it_likes_into_its_own_result(builder):
+@pytest.mark.parametrize(("count", "fits"), [(1000, True), (90_000_000, False)])
+async def test_a_wrapper_may_write_what_it_likes_into_its_own_result(builder, count, fits):
     """The compiler's flags can run programs: inside the sandbox, and the result is loaded by its own author alone."""
-    result = await build(builder, ADD, cflags=("-wrapper", "sh,-c,head -c 90000000 /dev/zero >&5; exit 0"))
-    assert result.path is None or result.path.stat().st_size <= 64 << 20
+    command = f'head -c {count} /dev/zero >&5; exec "$@"'
+    result = await build(builder, ADD, cflags=("-wrapper", shlex.quote(f"sh,-c,{command},sh")))
+    assert (result.path is not None) is fits, result.log_text
+    if result.path is not None:
+        assert result.path.read_bytes().startswith(bytes(count))
+
+
+async def test_one_build_under_two_limits_at_once(builder):
+    """They are two builds of one digest, and may end in the same moment."""
+    limits = [(384 + 16 * n) << 20 for n in range(4)]
+    results = await asyncio.gather(*(builder.build(request(ADD), 60.0, memory) for memory in limits))
+    assert len({result.path for result in results}) == 1
+    assert ctypes.CDLL(str(results[0].path)).add(2, 3) == 5
+    assert len(builder.sandbox.processes) == 4
+
+
+async def test_builds_where_nothing_isolates_do_not_share_a_folder(tmp_path):
+    sandbox = NoSandbox()
+    try:
+        builder = Builder(sandbox, Quiet(), tmp_path, 4, frozenset(os.sched_getaffinity(0)))
+        if not builder.available:
+            pytest.skip("no g++ on this host")
+        sources = [f'extern "C" int answer() {{ return {n}; }}\n' for n in range(4)]
+        results = await asyncio.gather(*(build(builder, source, seconds=60.0) for source in sources))
+        assert [ctypes.CDLL(str(result.path)).answer() for result in results] == [0, 1, 2, 3]
+    finally:
+        await sandbox.close()
 
 
 async def test_a_flood_in_the_log(builder):
+    """It is cut, and the build goes on: an honest template's errors may fill as much."""
     source = "\n".join(f'#warning "{"y" * 200} {n}"' for n in range(20_000))
-    result = await build(builder, source)
-    assert result.log.total_bytes >= 0
+    result = await build(builder, ADD + source)
+    assert result.path is not None
+    assert result.log.total_bytes > 60_000
     assert len(result.log_text) < 40_000
 
 
@@ -245,6 +274,28 @@ def test_a_log_that_lies_about_lines():
     wide = {"cpp_sources[0]": "w" * 5_000_000}
     many = "".join(f"cpp_sources[0]:1: warning: w{n}\n" for n in range(20_000))
     assert sum(len(d.excerpt) for d in diagnostics(many, wide)) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("g++: internal compiler error: File size limit exceeded signal terminated program as", "File size limit"),
+        ("cc1plus: fatal error: plugin ./p.so is not licensed", "plugin ./p.so"),
+        ("nvcc fatal   : Unknown option '--no-such'", "Unknown option"),
+        ("/tmp/ccX.s:4: Error: file not found: /etc/shadow", "file not found: /etc/shadow"),
+    ],
+)
+def test_what_drivers_and_assemblers_say(line, message):
+    [found] = diagnostics(f"{line}\ncompilation terminated.\n", {})
+    assert found.severity == "error"
+    assert found.message.startswith(message)
+    assert (found.file, found.line) == ("", None)
+
+
+def test_the_last_words_are_not_that_the_linker_failed():
+    log = "/usr/bin/ld: cannot open map file /x: No such file\ncollect2: error: ld returned 1 exit status\n\n"
+    assert last_words(log) == "/usr/bin/ld: cannot open map file /x: No such file"
+    assert last_words("collect2: error: ld returned 1 exit status\n") == ""
 
 
 def test_other_line_breaks_do_not_shift_the_numbers():
