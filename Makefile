@@ -7,7 +7,7 @@
 
 VENV ?= .venv
 PYTHON ?= python3
-EVALUATIONS ?= 10
+EVALUATIONS ?= 8
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin

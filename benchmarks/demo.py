@@ -63,7 +63,7 @@ def quote(run: dict[str, Any], path: Path = ROOT / "README.md") -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="how many runs, each with a seed of its own, from 1")
-    parser.add_argument("--evaluations", type=int, default=10, help="as the Makefile's EVALUATIONS")
+    parser.add_argument("--evaluations", type=int, default=8, help="as the Makefile's EVALUATIONS")
     options = parser.parse_args()
     runs = [once(seed, options.evaluations) for seed in range(1, options.runs + 1)]
     quote(runs[0])

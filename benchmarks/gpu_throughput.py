@@ -37,12 +37,12 @@ def evaluate(client: EvaluatorClient, digests: dict[str, str], member: Member) -
 
 
 def timed_seconds(evaluation: Evaluation) -> float:
-    """Seconds of the calls of which the timing was made: a block of the candidate and two of the baseline in each pair."""
+    """Seconds of the calls of which the timing was made: a block of either side in each pair."""
     timing = evaluation.timing
     if timing is None:
         return 0.0
     calls = timing.calls_per_block
-    return calls * (sum(timing.candidate_samples_us) + 2 * sum(timing.baseline_samples_us)) / 1e6
+    return calls * (sum(timing.candidate_samples_us) + sum(timing.baseline_samples_us)) / 1e6
 
 
 def row(seconds: float, evaluation: Evaluation) -> dict[str, Any]:

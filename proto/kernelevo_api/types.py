@@ -58,6 +58,19 @@ class Language(enum.Enum):
     """Plain torch operators."""
 
 
+class Bottleneck(enum.Enum):
+    """What holds a call up."""
+
+    MEMORY = "memory"
+    """It moves its bytes about as fast as the device can."""
+    COMPUTE = "compute"
+    """It computes about as fast as the device can."""
+    LAUNCH = "launch"
+    """Its kernels hold less than half of its time: launching them, or the host, is what takes it."""
+    NEITHER = "neither"
+    """Neither limit is near: traffic beyond the least, dependencies, too little in flight."""
+
+
 class DeviceKind(enum.Enum):
     CPU = "cpu"
     CUDA = "cuda"
@@ -725,10 +738,35 @@ class KernelLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """A call beside what the device can do, as measured on it."""
+
+    bytes: float = 0.0
+    """That every correct implementation reads and writes once."""
+    gb_per_s: float = 0.0
+    bandwidth_share: float = 0.0
+    """Of the bandwidth that was measured; above 1 where a cache holds a part."""
+    operations: float = 0.0
+    """Of the reference's matrix products, convolutions and attention (a multiply-add is two); 0 where it has none."""
+    tflop_per_s: float = 0.0
+    rate_share: float | None = None
+    """Of the rate that was measured for dense products at the problem's dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What ran on the device."""
+    """Where a call's time goes. Recorded in the candidate's process: advice to its author, no evidence."""
 
     launches: tuple[KernelLaunch, ...] = ()
+    """By time, the longest first; counts and times of one call."""
+    call_us: float | None = None
+    """By the clock outside; absent where nothing was timed."""
+    traced_us: float = 0.0
+    """What the launches hold."""
+    roofline: Roofline | None = None
+    bottleneck: Bottleneck | None = None
+    remarks: tuple[str, ...] = ()
+    """What could not be told, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

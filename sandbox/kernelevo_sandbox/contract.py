@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kernelevo_sandbox.freezer import Freezer
+
 
 class SandboxError(Exception):
     """Root of what this package raises."""
@@ -173,11 +175,12 @@ class SandboxProcess(ABC):
     async def thaw(self) -> None:
         """Undo `freeze`. Idempotent; a no-op after the end."""
 
-    def thaw_switch(self) -> tuple[int, bytes] | None:
-        """A descriptor, and what thaws the tree once it is written at the file's start; `None` where there is none.
+    def freezer(self) -> Freezer | None:
+        """What a trusted process freezes and thaws the tree with that cannot wait for this one to be scheduled; `None` where
+        there is nothing such.
 
-        For a trusted process that cannot wait for this one to be scheduled. The descriptor stays this object's; `freeze` and the
-        end of the tree work as ever.
+        The descriptors stay this object's; the end of the tree works as ever. Whoever uses them freezes the tree here first: its
+        time does not count until it is thawed here.
         """
         return None
 

@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from kernelevo_sandbox.contract import MemoryEnforcement
+from kernelevo_sandbox.freezer import Freezer
 from kernelevo_sandbox.trees import Tree, Usage
 from kernelevo_sandbox.watchdog import ProcTree
 
@@ -83,13 +84,13 @@ class GroupTree(Tree):
         self.memory_held_by_kernel = "memory" in self.dirs
         self.processes_held_by_kernel = "pids" in self.dirs
         # Opened once: freezing happens around timed blocks, and must cost no path look-ups.
-        self._freezer: int | None = None
-        self._events: int | None = None
+        self._freezer: Freezer | None = None
         if (state := self._state()) is not None:
             with contextlib.suppress(OSError):
-                self._freezer = os.open(state, os.O_RDWR | os.O_CLOEXEC)
-        if unified:
-            self._events = os.open(self.dirs["memory"] / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+                self._freezer = Freezer(
+                    os.open(state, os.O_RDWR | os.O_CLOEXEC),
+                    os.open(state.parent / "cgroup.events", os.O_RDONLY | os.O_CLOEXEC) if unified else None,
+                )
 
     def _state(self) -> Path | None:
         freezer = self.dirs.get("freezer")
@@ -108,30 +109,16 @@ class GroupTree(Tree):
         self._signals.attach(root, init)
 
     def freeze(self) -> bool:
-        if self._freezer is None:
-            return self._signals.freeze()
-        try:
-            os.pwrite(self._freezer, b"1" if self.unified else b"FROZEN", 0)
-            if self._events is not None:
-                return b"frozen 1" in os.pread(self._events, 256, 0)
-            return os.pread(self._freezer, 32, 0).startswith(b"FROZEN")
-        except OSError as failure:
-            if failure.errno != errno.ENODEV:
-                raise
-            return True
+        return self._signals.freeze() if self._freezer is None else self._freezer.freeze()
 
     def thaw(self) -> None:
         if self._freezer is None:
             self._signals.thaw()
-            return
-        try:
-            os.pwrite(self._freezer, b"0" if self.unified else b"THAWED", 0)
-        except OSError as failure:
-            if failure.errno != errno.ENODEV:
-                raise
+        else:
+            self._freezer.thaw()
 
-    def thaw_switch(self) -> tuple[int, bytes] | None:
-        return None if self._freezer is None else (self._freezer, b"0" if self.unified else b"THAWED")
+    def freezer(self) -> Freezer | None:
+        return self._freezer
 
     def _pids(self) -> list[int]:
         place = next(iter(self.dirs.values()))
@@ -183,10 +170,9 @@ class GroupTree(Tree):
 
     def close(self) -> None:
         """Close what was opened at the start. Idempotent."""
-        for fd in (self._freezer, self._events):
-            if fd is not None:
-                os.close(fd)
-        self._freezer = self._events = None
+        if self._freezer is not None:
+            self._freezer.close()
+            self._freezer = None
 
     def remove(self) -> bool:
         self.close()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernelevo_sandbox.contract import Captured, Limits
+    from kernelevo_sandbox.freezer import Freezer
     from kernelevo_sandbox.spawning import CellExit
     from kernelevo_sandbox.trees import Tree, Usage
 
@@ -215,8 +216,8 @@ class SupervisedProcess(SandboxProcess):
         if not self.ended:
             self._tree.thaw()
 
-    def thaw_switch(self) -> tuple[int, bytes] | None:
-        return None if self._stopping else self._tree.thaw_switch()
+    def freezer(self) -> Freezer | None:
+        return None if self._stopping else self._tree.freezer()
 
     @property
     def _stopping(self) -> bool:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernelevo_sandbox.contract import Limits, MemoryEnforcement
+    from kernelevo_sandbox.freezer import Freezer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,8 @@ class Tree(ABC):
     def thaw(self) -> None:
         """Let every process run again."""
 
-    def thaw_switch(self) -> tuple[int, bytes] | None:
-        """A descriptor, and what thaws the tree once it is written at the file's start; `None` where there is none."""
+    def freezer(self) -> Freezer | None:
+        """What another process can freeze and thaw the tree with; `None` where there is nothing such."""
         return None
 
     @abstractmethod

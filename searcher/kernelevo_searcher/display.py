@@ -197,6 +197,10 @@ def ledger_lines(state: RunState) -> list[str]:
     return lines
 
 
+_MOST_LAUNCHES = 12
+"""Kernels of a profile that are shown."""
+
+
 class Display(Protocol):
     """Somewhere to show a run."""
 
@@ -340,6 +344,7 @@ def describe_evaluation(evaluation: Evaluation, *, over: str) -> str:
         lines.append(f"limit: {evaluation.limit.value}")
     lines += _timing_lines(evaluation, over)
     lines += _correctness_lines(evaluation)
+    lines += _profile_lines(evaluation)
     lines += _error_lines(evaluation)
     for finding in evaluation.findings:
         where = f" (line {finding.line})" if finding.line is not None else ""
@@ -368,6 +373,25 @@ def _timing_lines(evaluation: Evaluation, over: str) -> list[str]:
         lines.append("timing ended early: the bound was out of reach")
     lines += [f"remark: {_one_line(remark, 200)}" for remark in timing.remarks]
     return lines
+
+
+def _profile_lines(evaluation: Evaluation) -> list[str]:
+    profile = evaluation.profile
+    if profile is None:
+        return []
+    lines = [f"held up by: {profile.bottleneck.value}"] if profile.bottleneck is not None else []
+    roofline = profile.roofline
+    if roofline is not None:
+        told = f"{roofline.gb_per_s:.0f} GB/s, {roofline.bandwidth_share:.0%} of what was measured"
+        if roofline.operations:
+            told += f"; {roofline.tflop_per_s:.3g} TFLOP/s"
+            told += f", {roofline.rate_share:.0%} of what was measured" if roofline.rate_share is not None else ""
+        lines.append(f"beside the device: {told}")
+    for launch in profile.launches[:_MOST_LAUNCHES]:
+        share = launch.total_us / profile.traced_us if profile.traced_us else 0.0
+        own = "" if launch.of_candidate else " (library)"
+        lines.append(f"  {share:4.0%} {launch.total_us:10.2f} us  {launch.count}x {_one_line(launch.kernel, 100)}{own}")
+    return lines + [f"profile: {_one_line(remark, 300)}" for remark in profile.remarks]
 
 
 def _correctness_lines(evaluation: Evaluation) -> list[str]:

@@ -90,6 +90,7 @@ async def evaluate(
     against: str | None = None,
     fresh: bool = False,
     accept_refused: bool = False,
+    profile: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Evaluation:
     """Have one candidate judged.
@@ -97,6 +98,7 @@ async def evaluate(
     Args:
         folder: for an evaluator of our own, where none is named.
         against: source of another candidate to compare with, instead of the settings' baseline.
+        profile: record where a call's time goes, too.
 
     Raises:
         NoEvaluator, EvaluatorError: it was not evaluated.
@@ -114,6 +116,7 @@ async def evaluate(
             device=pool.device,
             fresh=fresh,
             accept_refused_problem=accept_refused,
+            profile=profile,
         )
         try:
             return await pool.evaluate(request, on_progress=on_progress, patience_s=_PATIENCE_S)

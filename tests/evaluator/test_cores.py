@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelevo_evaluator.lanes.cores import Cores
+from kernelevo_evaluator.lanes.cores import Cores, thread_siblings
 
 
 def test_a_lane_of_the_processor_shares_all_its_cores():
@@ -29,8 +29,22 @@ def test_the_timed_core_is_kept_apart(count: int):
 
 @pytest.mark.parametrize("count", [6, 16, 96])
 def test_background_work_has_cores_of_its_own(count: int):
-    cores = Cores.of(frozenset(range(0, 2 * count, 2)), gpu=True)
+    cores = Cores.of(frozenset(range(0, 2 * count, 2)), gpu=True, siblings=lambda core: frozenset({core}))
     assert cores.background_apart
     parts = [{cores.timed}, cores.referee, cores.background]
     assert sum(map(len, parts)) == len(cores.all)
     assert frozenset().union(*parts) == cores.all
+
+
+def test_nothing_runs_beside_the_timed_core():
+    cores = Cores.of(frozenset(range(16)), gpu=True, siblings=lambda core: frozenset({core, core ^ 1}))
+    assert cores.timed == 15
+    assert 14 not in cores.referee | cores.background
+    assert len(cores.referee) == 2 and cores.background_apart
+    few = Cores.of(frozenset(range(8)), gpu=True, siblings=lambda core: frozenset({core, core ^ 1}))
+    assert 6 in few.referee, "of few cores none is left idle"
+
+
+def test_this_machines_cores_have_siblings():
+    assert 0 in thread_siblings(0)
+    assert thread_siblings(10_000_000) == frozenset({10_000_000})

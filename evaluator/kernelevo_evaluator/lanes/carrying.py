@@ -153,6 +153,7 @@ class Carrying:
             timing=outcome.timing,
             checked_on=outcome.checked_on,
             findings=outcome.findings,
+            profile=outcome.profile,
         )
 
     def _base(self, verdict: Verdict, stage: Stage, message: str) -> Evaluation:

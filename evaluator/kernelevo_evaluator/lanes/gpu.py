@@ -49,6 +49,8 @@ class Gpu:
             # torch asks NVML whether there is a device: a fork after that can still use CUDA.
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             "CUDA_CACHE_PATH": "/tmp/cuda",
+            # numpy's threads compute nothing here, and each of them has to be woken and stopped with its process.
+            "OPENBLAS_NUM_THREADS": "1",
         }
         for name in ("LD_LIBRARY_PATH", "CUDA_HOME"):
             if os.environ.get(name):

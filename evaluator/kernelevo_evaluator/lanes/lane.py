@@ -133,6 +133,7 @@ class Lane:
                 skip_timing=job.skip_timing,
                 bound_speedup=job.bound_speedup,
                 language=job.language.value,
+                profile=job.profile,
             ),
             fds,
             services,

@@ -68,10 +68,10 @@ class Services:
             await runner.process.freeze()
         elif call.what == "thaw":
             await runner.process.thaw()
-        elif call.what == "thaw_switch":
-            switch = runner.process.thaw_switch()
-            if switch is not None:
-                return HostReply(ok=True, payload=switch[1]), [switch[0]]
+        elif call.what == "freezer":
+            freezer = runner.process.freezer()
+            if freezer is not None:
+                return HostReply(ok=True), list(freezer.descriptors)
         elif call.what == "kill":
             self.endings[call.runner] = await runner.kill()
         elif call.what == "ended":

@@ -45,6 +45,7 @@ class EvaluateCandidate(msgspec.Struct, frozen=True, tag="evaluate"):
     skip_timing: bool
     bound_speedup: float | None = None
     language: str = "torch"
+    profile: bool = False
 
 
 class ProbeDevice(msgspec.Struct, frozen=True, tag="probe"):

@@ -123,15 +123,19 @@ class CloseRing(msgspec.Struct, frozen=True, tag="close_ring"):
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
-    """Call the model on these slots in this order and copy each result into its output slot.
-
-    `replay`: in place of calls, replay the graph that was captured of as many calls, which are those on the first slots.
-    """
+    """Call the model on these slots in this order and copy each result into its output slot."""
 
     nonce: int
     ring: int
     slots: tuple[int, ...]
-    replay: bool = False
+
+
+class Replay(msgspec.Struct, frozen=True, tag="replay"):
+    """Replay the graph that was captured of as many calls. Its outputs lie where its capture said."""
+
+    nonce: int
+    ring: int
+    calls: int
 
 
 class OpenDevice(msgspec.Struct, frozen=True, tag="open_device"):
@@ -150,6 +154,14 @@ class CaptureCalls(msgspec.Struct, frozen=True, tag="capture"):
 
 class TraceCalls(msgspec.Struct, frozen=True, tag="trace"):
     """Call the model on a slot of a ring and say which kernels or operators ran."""
+
+    nonce: int
+    ring: int
+    slot: int
+
+
+class CountOperations(msgspec.Struct, frozen=True, tag="count_operations"):
+    """Reference only: call the model on a slot of a ring and count the operations of its products."""
 
     nonce: int
     ring: int
@@ -203,9 +215,11 @@ Command = (
     | MapRing
     | Run
     | CaptureCalls
+    | Replay
     | OpenDevice
     | CloseRing
     | TraceCalls
+    | CountOperations
     | RunExpected
     | CompileModel
     | WriteSeed
@@ -225,7 +239,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", forbid_unknown_fields=True
 class Done(msgspec.Struct, frozen=True, tag="done", forbid_unknown_fields=True):
     """The command was carried out. `claimed_ns`: by the runner's own clock.
 
-    `places`: of a run over a ring with an arena, where each output of each call lies there, in bytes.
+    `places`: of a run over a ring with an arena, and of a capture, where each output of each call lies there, in bytes.
     """
 
     nonce: int
@@ -252,7 +266,7 @@ class Described(msgspec.Struct, frozen=True, tag="described", forbid_unknown_fie
 
 
 class TracedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kernel on a GPU, or an operator of torch on a processor: its microseconds in a call, all launches together."""
+    """A kernel on a GPU, or an operator of torch on a processor: its launches in a call, and their microseconds in all."""
 
     name: _Name
     us: _Microseconds
@@ -265,6 +279,13 @@ class Traced(msgspec.Struct, frozen=True, tag="traced", forbid_unknown_fields=Tr
     nonce: int
     wall_us: _Microseconds
     parts: Annotated[tuple[TracedPart, ...], msgspec.Meta(max_length=MOST_TRACED)]
+
+
+class Counted(msgspec.Struct, frozen=True, tag="counted", forbid_unknown_fields=True):
+    """Operations of a call's matrix products, convolutions and attention; a multiply-add is two."""
+
+    nonce: int
+    operations: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 LimitReached = Literal["", "file_size", "open_files", "processes", "temporary_files"]
@@ -312,7 +333,7 @@ class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fiel
     error_handling: bool = True
 
 
-Reply = Ready | Done | Constructed | Described | Traced | Failed | SeedWritten | BuildRequest
+Reply = Ready | Done | Constructed | Described | Traced | Counted | Failed | SeedWritten | BuildRequest
 
 _command_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Command)
 _reply_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)

@@ -305,8 +305,7 @@ class Audit:
         blocks = []
         self._host.quiet()
         name = self._reference.runner.name
-        self._host.freeze(name)
-        self._host.take_switch(name)
+        self._host.take_freezer(name)
         self._reference.runner.spin(self._reference.space.spins)
         try:
             with self._reference.space.awake:
@@ -315,8 +314,7 @@ class Audit:
                     overhead.add(blocks[-1], clock.block(self._reference, rings, calls=ring.short).outside_us)
         finally:
             self._reference.runner.spin(False)
-            self._host.drop_switch(name)
-            self._host.thaw(name)
+            self._host.drop_freezer(name)
             self._host.loud()
         clock.release(self._reference)
         interval = median_ratio([overhead.per_call(block) for block in blocks])

@@ -21,7 +21,7 @@ from kernelevo_evaluator.referee.runners import RunnerFailed, nonce
 from kernelevo_evaluator.referee.spent import Spent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kernelevo_evaluator.referee.fresh import Contents, Recipe
     from kernelevo_evaluator.referee.host import Host
@@ -108,14 +108,20 @@ class Block:
 class Clock:
     """Times blocks of a side over its ring, each from cold caches."""
 
-    def __init__(self, host: Host, contents: Contents, ring: Ring, space: Space) -> None:
-        """Before every block twice as much is swept as the space's last-level cache holds."""
+    def __init__(
+        self, host: Host, contents: Contents, ring: Ring, space: Space, ring_of_replays: Ring | None = None
+    ) -> None:
+        """Before every block twice as much is swept as the space's last-level cache holds.
+
+        `ring_of_replays`: the ring where blocks are replays of graphs, whose calls may be much shorter.
+        """
         self._host = host
         self._space = space
         swept = 2 * min(space.cache_bytes, settings.CACHE_BYTES)
         self._sweep = torch.zeros(swept // 8, dtype=torch.int64, device=space.device)
         self._contents = contents
         self.ring = ring
+        self._ring_of_replays = ring_of_replays or ring
         self.replays = False
         """Whether blocks are replays of captured graphs."""
         self._random = random.SystemRandom()
@@ -134,7 +140,10 @@ class Clock:
 
         False where one of them cannot: they have to be prepared for calls then.
         """
+        ring, self.ring = self.ring, self._ring_of_replays
         self.replays = all(self._captured(side) for side in sides)
+        if not self.replays:
+            self.ring = ring
         return self.replays
 
     def map(self, sides: Sequence[Side]) -> None:
@@ -156,11 +165,19 @@ class Clock:
         side.runner.run(TIMING_RING, range(self._rehearsed))
         for calls in dict.fromkeys((self._rehearsed, self.ring.short, self.ring.calls)):
             try:
-                side.runner.ask(CaptureCalls(nonce=nonce(), ring=TIMING_RING, calls=calls), Done)
+                captured = side.runner.ask(CaptureCalls(nonce=nonce(), ring=TIMING_RING, calls=calls), Done)
             except RunnerFailed:
                 return False
-            rings.places = side.runner.run(TIMING_RING, range(calls), replay=True).places
+            rings.captured[calls] = captured.places
+            side.runner.replay(TIMING_RING, calls)
+            rings.places = captured.places
         return True
+
+    def _call(self, side: Side, order: Sequence[int], once_sent: Callable[[], None]) -> Done:
+        """Let a side make its calls on these slots, as blocks are made here."""
+        if self.replays:
+            return side.runner.replay(TIMING_RING, len(order), once_sent)
+        return side.runner.run(TIMING_RING, order, once_sent)
 
     @property
     def _rehearsed(self) -> int:
@@ -171,7 +188,8 @@ class Clock:
         with self.spent.on("fresh inputs"):
             recipes = dict(zip(slots, self._contents.draw(len(slots)), strict=True))
             rings.poison_arena()
-            self._contents.fill([(recipe, rings.inputs.views(slot)) for slot, recipe in recipes.items()])
+            # In the order of memory, in which many are woven at once.
+            self._contents.fill([(recipe, rings.inputs.views(slot)) for slot, recipe in sorted(recipes.items())])
             if rings.arena is None:
                 for slot in slots:
                     rings.outputs.poison(slot)
@@ -192,7 +210,7 @@ class Clock:
     def block(self, side: Side, rings: Rings, *, calls: int, sample: bool = False) -> Block:
         """Time one block of a side, which is frozen before and after.
 
-        All content is written while the side stands still, its command waits for it when it is let run, and the clock starts
+        All content is written while the side stands still, its command waits for it when it is let run, and the clock starts just
         before that: there is no moment in which it could work ahead. Nobody waits for the answer to `thaw`, which would come
         when it runs already. `sample`: keep what the clock waited for, to be checked; as many slots are copied either way.
         """
@@ -226,12 +244,16 @@ class Clock:
         copies = self._copies_for(rings.outputs.layout.nbytes)
         # As many for a short block as for a long one.
         chosen = [shuffled[i % len(shuffled)] for i in range(len(copies))]
-        began = time.perf_counter_ns()
+        began = 0
+
+        def let_run() -> None:
+            nonlocal began
+            began = time.perf_counter_ns()
+            self._host.thaw_soon(side.runner.name)
+
         try:
-            done = side.runner.run(
-                TIMING_RING, order, lambda: self._host.thaw_soon(side.runner.name), replay=self.replays
-            )
-            rings.places = done.places
+            done = self._call(side, order, let_run)
+            rings.places = rings.captured[len(order)] if self.replays else done.places
             for call, into in zip(chosen, copies, strict=True):
                 rings.copy_output(call, order[call], into)
             self._space.synchronize()
@@ -262,7 +284,7 @@ class Clock:
         calls = order[: self._rehearsed]
         if calls:
             try:
-                side.runner.run(TIMING_RING, calls, lambda: self._host.thaw_soon(side.runner.name), replay=self.replays)
+                self._call(side, calls, lambda: self._host.thaw_soon(side.runner.name))
             finally:
                 self._host.freeze(side.runner.name)
 

@@ -10,8 +10,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernelevo_api.types import Finding, Verdict
+from kernelevo_evaluator.messages.runner import TraceCalls, Traced
+from kernelevo_evaluator.referee.outcome import Decided
+from kernelevo_evaluator.referee.rings import CHECK_RING
+from kernelevo_evaluator.referee.runners import RunnerFailed, nonce
+
 if TYPE_CHECKING:
-    from kernelevo_evaluator.messages.runner import Traced
+    from kernelevo_api.types import Timing
+    from kernelevo_evaluator.referee.checks import Subject
 
 OWN_SHARE = 0.2
 """Share of a call's time that kernels of the asked language must hold."""
@@ -59,9 +66,19 @@ class Share:
         return outside_us >= EXPLAINED_FROM_US and self.traced_us < EXPLAINED * outside_us
 
 
+def is_library(kernel: str) -> bool:
+    """Whether a kernel's name is one of those that come with torch, CUDA's libraries or TorchInductor."""
+    return _LIBRARY.search(kernel) is not None
+
+
+def is_work(operator: str) -> bool:
+    """Whether an operator of torch computes anything."""
+    return _NO_WORK.match(operator) is None
+
+
 def share_on_gpu(trace: Traced) -> Share:
     """Of device time. Without any kernel nothing is known."""
-    library = [part for part in trace.parts if _LIBRARY.search(part.name)]
+    library = [part for part in trace.parts if is_library(part.name)]
     total = sum(part.us for part in trace.parts)
     held = sum(part.us for part in library)
     if total <= 0.0:
@@ -71,6 +88,40 @@ def share_on_gpu(trace: Traced) -> Share:
 
 def share_on_cpu(trace: Traced) -> Share:
     """Of the call's own clock: what torch's operators do not hold is the candidate's."""
-    working = [part for part in trace.parts if not _NO_WORK.match(part.name)]
+    working = [part for part in trace.parts if is_work(part.name)]
     held = min(1.0, sum(part.us for part in working) / trace.wall_us) if trace.wall_us > 0 else 0.0
     return Share(1 - held, held, working[0].name if working else "", trace.wall_us)
+
+
+def look(subject: Subject, *, refuses: bool, timing: Timing | None) -> list[Finding]:
+    """Findings on what a call of a candidate runs, with the inputs that lie in its check ring.
+
+    Args:
+        refuses: whether a candidate of a GPU whose own kernels do next to nothing is refused, not only told so.
+        timing: what its calls take by the clock outside, where they were timed.
+
+    Raises:
+        Decided: `NOT_THE_LANGUAGE`.
+    """
+    gpu = subject.reference.space.device.type == "cuda"
+    try:
+        trace = subject.runner.ask(TraceCalls(nonce=nonce(), ring=CHECK_RING, slot=0), Traced)
+    except RunnerFailed as error:
+        return [Finding(code="not_traced", message=f"what ran could not be traced: {error}"[:1000])]
+    share = share_on_gpu(trace) if gpu else share_on_cpu(trace)
+    if share.traced_us <= 0.0:
+        return [Finding(code="not_traced", message="no kernel was seen in the trace of a call")]
+    if not share.complies:
+        if gpu and refuses:
+            raise Decided(
+                Verdict.NOT_THE_LANGUAGE,
+                subject.runner.stage,
+                share.describe(),
+                correctness=subject.tally.correctness(),
+                timing=timing,
+            )
+        return [Finding(code="library_work", message=share.describe())]
+    if gpu and timing is not None and share.unexplained(timing.candidate_us or 0.0):
+        told = f"the kernels that were traced take {share.traced_us:.0f} us of a call's {timing.candidate_us:.0f} us"
+        return [Finding(code="untraced_work", message=told)]
+    return []

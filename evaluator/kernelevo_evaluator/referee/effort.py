@@ -59,8 +59,8 @@ RING_BYTES = 512 << 20
 """Most memory for one side's ring of inputs and outputs."""
 RING_SLOTS = 192
 """Most slots in a ring."""
-DEVICE_BLOCK_SECONDS = 0.012
-"""The same on a GPU. What a block costs beside its calls moves by some 60 us: shorter ones need too many pairs."""
+DEVICE_BLOCK_SECONDS = 0.008
+"""The same on a GPU. What a block costs beside its calls moves by some 40 us: shorter ones need too many pairs."""
 DRIFT_BLOCKS = 5
 """Blocks that look for drift; twice as many more where they find some."""
 DEVICE_REHEARSED = 8

@@ -11,25 +11,25 @@ from kernelevo_api.types import (
     BaselineKind,
     CheckedOn,
     Effort,
-    Finding,
     Language,
     LimitKind,
+    Profile,
     Stage,
     StageTime,
     TimingPolicy,
     Verdict,
 )
-from kernelevo_evaluator.messages.runner import TraceCalls, Traced
+from kernelevo_evaluator.referee import compliance
 from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.checks import Subject, Tally, require_evidence
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, shape_class, sizes_of
 from kernelevo_evaluator.referee.clock import Clock, Ring
-from kernelevo_evaluator.referee.compliance import share_on_cpu, share_on_gpu
 from kernelevo_evaluator.referee.machine import FLOOR_MARGIN
 from kernelevo_evaluator.referee.outcome import Decided, Outcome
+from kernelevo_evaluator.referee.profile import record
 from kernelevo_evaluator.referee.reference import Reference, attach
 from kernelevo_evaluator.referee.rings import CHECK_RING, TIMING_RING
-from kernelevo_evaluator.referee.runners import Runner, RunnerFailed, nonce
+from kernelevo_evaluator.referee.runners import Runner
 from kernelevo_evaluator.referee.timing import Session, timing_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernelevo_api.types import Limits, ProblemReport, Ratio, Timing
+    from kernelevo_evaluator.messages.referee import MachineFacts
     from kernelevo_evaluator.referee.clock import Side
     from kernelevo_evaluator.referee.host import Host
 
@@ -55,6 +56,7 @@ class Request:
     skip_timing: bool
     bound_speedup: float | None
     language: Language
+    profile: bool = False
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class Evaluation:
         host: Host,
         reference: Reference,
         request: Request,
+        facts: MachineFacts,
         candidate: socket.socket,
         baseline: socket.socket | None,
     ) -> None:
@@ -88,6 +91,8 @@ class Evaluation:
         self._host = host
         self._reference = reference
         self._request = request
+        self._facts = facts
+        self._profile: Profile | None = None
         self._plan = settings.PLANS[request.effort]
         self._tally = Tally()
         self._stages = Stages()
@@ -129,6 +134,7 @@ class Evaluation:
             checked_on=self._checked_on,
             findings=tuple(self._findings),
             stages=tuple(self._stages.done),
+            profile=self._profile,
         )
 
     @property
@@ -159,8 +165,14 @@ class Evaluation:
             require_evidence(self._tally)
             if self._traces_before_timing:
                 self._look_at_language(None)
-        if self._request.interpreter or self._request.skip_timing:
-            return None
+        timing = None if self._request.interpreter or self._request.skip_timing else self._timed_as_asked()
+        if self._request.profile:
+            with self._stages.during(Stage.PROFILE):
+                self._host.progress(Stage.PROFILE, "recording what a call runs")
+                self._profile = self._profiled(timing)
+        return timing
+
+    def _timed_as_asked(self) -> Timing:
         with self._stages.during(Stage.TIME):
             timing = self._time(self._subject, self._request.bound_speedup)
             if not self._is_behind(timing):
@@ -188,43 +200,37 @@ class Evaluation:
         return self._reference.space.device.type == "cpu" and self._request.effort is not Effort.SCREEN
 
     def _look_at_language(self, timing: Timing | None) -> None:
-        """Findings on what ran; on a GPU a `final` refuses a candidate whose own kernels do next to nothing.
+        """Findings on what ran.
 
         Raises:
             Decided: `NOT_THE_LANGUAGE`.
         """
         if self._request.language is Language.TORCH:
             return
-        gpu = self._reference.space.device.type == "cuda"
         # Shares are times: nothing else of ours shall take cores from the call.
         self._host.quiet()
         try:
-            trace = self._subject.runner.ask(TraceCalls(nonce=nonce(), ring=CHECK_RING, slot=0), Traced)
-        except RunnerFailed as error:
-            self._findings.append(Finding(code="not_traced", message=f"what ran could not be traced: {error}"[:1000]))
-            return
+            self._findings += compliance.look(
+                self._subject, refuses=self._request.effort is Effort.FINAL, timing=timing
+            )
         finally:
             self._host.loud()
-        share = share_on_gpu(trace) if gpu else share_on_cpu(trace)
-        if share.traced_us <= 0.0:
-            self._findings.append(Finding(code="not_traced", message="no kernel was seen in the trace of a call"))
-        elif not share.complies:
-            if gpu and self._request.effort is Effort.FINAL:
-                raise Decided(
-                    Verdict.NOT_THE_LANGUAGE,
-                    self._subject.runner.stage,
-                    share.describe(),
-                    correctness=self._tally.correctness(),
-                    timing=timing,
-                )
-            self._findings.append(Finding(code="library_work", message=share.describe()))
-        elif gpu and timing is not None and share.unexplained(timing.candidate_us or 0.0):
-            self._findings.append(
-                Finding(
-                    code="untraced_work",
-                    message=f"the kernels that were traced take {share.traced_us:.0f} us of a call's "
-                    f"{timing.candidate_us:.0f} us",
-                )
+
+    def _profiled(self, timing: Timing | None) -> Profile:
+        """Whatever fails here is told in it: the verdict stands already."""
+        if self._request.interpreter:
+            return Profile(remarks=("nothing ran on a device: Triton's interpreter ran the kernels",))
+        call_us = timing.candidate_us if timing is not None else None
+        try:
+            if timing is not None:
+                # It ended with its timing.
+                self._renew_subject()
+            for runner in (self._subject.runner, self._reference.runner):
+                runner.enter(Stage.PROFILE, _seconds(self._request.limits.profile_time), LimitKind.RUN_TIME)
+            return record(self._subject, self._reference, self._request.report, self._facts, call_us)
+        except Decided as decided:
+            return Profile(
+                call_us=call_us, remarks=(f"what a call runs could not be recorded: {decided.message}"[:1000],)
             )
 
     # --- Prepare and check
@@ -354,12 +360,11 @@ class Evaluation:
         baseline.runner.enter(Stage.TIME, 4 * seconds, LimitKind.RUN_TIME)
         reference = self._reference
         contents = reference.make_contents()
-        clock = Clock(
-            self._host,
-            contents,
-            Ring.choose(reference.call_seconds, reference.slot_bytes, reference.space, contents.seconds),
-            reference.space,
+        ring, ring_of_replays = (
+            Ring.choose(call_seconds, reference.slot_bytes, reference.space, contents.seconds)
+            for call_seconds in (reference.call_seconds, self._replayed_seconds)
         )
+        clock = Clock(self._host, contents, ring, reference.space, ring_of_replays)
         self._host.progress(
             Stage.TIME,
             f"blocks of {clock.ring.calls} calls, each on inputs that no call has seen",
@@ -380,8 +385,7 @@ class Evaluation:
         self._host.quiet()
         try:
             for side in sides:
-                self._host.freeze(side.runner.name)
-                self._host.take_switch(side.runner.name)
+                self._host.take_freezer(side.runner.name)
                 side.runner.spin(reference.space.spins)
             with reference.space.awake:
                 stopped = session.measure(bound_speedup)
@@ -391,8 +395,7 @@ class Evaluation:
         finally:
             for side in sides:
                 side.runner.spin(False)
-                self._host.drop_switch(side.runner.name)
-                self._host.thaw(side.runner.name)
+                self._host.drop_freezer(side.runner.name)
             self._host.loud()
         for side in (reference, baseline):
             clock.release(side)
@@ -415,6 +418,16 @@ class Evaluation:
                 timing=timing,
             )
         return timing
+
+    @property
+    def _replayed_seconds(self) -> float:
+        """What a call of the reference takes in a block as the audit timed it: without the launch, where it could be captured."""
+        eager = [
+            baseline.median_us / 1e6
+            for baseline in self._request.report.baselines
+            if baseline.kind is BaselineKind.EAGER and baseline.median_us
+        ]
+        return min([self._reference.call_seconds, *eager])
 
     def _refuse_impossible(self, timing: Timing, drift: Ratio) -> None:
         if drift.high < 1 - settings.DISPUTED_DRIFT:

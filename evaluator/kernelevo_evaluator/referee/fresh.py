@@ -8,15 +8,17 @@ was seen. Where more must be true (an order, a permutation, a sum) the problem's
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    import numpy.typing as npt
 
 SETS = 4
 """Real input sets that are mixed."""
@@ -31,10 +33,13 @@ _FEW = 64
 _TRIES = 100
 _WOVEN_BYTES = 256 << 20
 """Most memory for the patterns of contents that are woven at once."""
+_TILE_BYTES = 4 << 20
+"""Of either set, what is woven at once: a GPU's cache holds it while it goes into every target. Less and more are slower."""
+_WORDS = (torch.complex128, torch.int64)
+"""Types to move memory by, the widest first: a GPU weaves 16 bytes at once twice as fast as 4."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(NamedTuple):
     """How one content is made: for each tensor, where in the secret pattern it begins; or the seed it is drawn under."""
 
     offsets: tuple[int, ...]
@@ -97,7 +102,9 @@ class Mixer:
         self._count = len(sets)
         self._tensors = [torch.stack(list(same)) for same in zip(*sets, strict=True)]
         generator = torch.Generator().manual_seed(secrets.randbits(62))
-        longest = max((t.shape[1] // _run(t.shape[1]) for t in self._tensors), default=0)
+        self._runs = [stacked.shape[1] // _run(stacked.shape[1]) for stacked in self._tensors]
+        self._any_few = any(runs <= _FEW for runs in self._runs)
+        longest = max(self._runs, default=0)
         device = self._tensors[0].device if self._tensors else torch.device("cpu")
         self._woven = device.type == "cuda" if woven is None else woven
         self._window = _DEVICE_WINDOW if self._woven else _WINDOW
@@ -110,18 +117,36 @@ class Mixer:
 
         Where so few elements are mixed that nothing new is found in `_TRIES` drawings, a content does repeat.
         """
-        pairs = self._count * max(1, self._count - 1) if self._woven else 1
-        kinds = [secrets.randbelow(pairs) for _ in self._tensors]
+        kinds = np.array([secrets.randbelow(self._kinds) for _ in self._tensors], dtype=np.int64)
         recipes: list[Recipe] = []
-        while len(recipes) < count:
+        for row in self._drawn(kinds, count):
+            recipe = Recipe(tuple(row))
+            made_of = self._made_of(recipe)
             for _ in range(_TRIES):
-                recipe = Recipe(tuple(kind + pairs * secrets.randbelow(self._window // pairs) for kind in kinds))
-                made_of = self._made_of(recipe)
                 if made_of not in self._used:
                     break
+                recipe = Recipe(tuple(*self._drawn(kinds, 1)))
+                made_of = self._made_of(recipe)
             self._used.add(made_of)
             recipes.append(recipe)
         return recipes
+
+    @property
+    def worn(self) -> bool:
+        """Whether so much was drawn that another pattern is due."""
+        return len(self._used) > self._window // 8
+
+    @property
+    def _kinds(self) -> int:
+        """Pairs of sets that a woven content may be made of; an offset's remainder says which."""
+        return self._count * max(1, self._count - 1) if self._woven else 1
+
+    def _drawn(self, kinds: npt.NDArray[np.int64], count: int) -> list[list[int]]:
+        """Secret offsets for as many contents, by tensor. All at once: a block of a GPU has hundreds."""
+        drawn = np.frombuffer(secrets.token_bytes(8 * count * len(kinds)), dtype=np.uint64)
+        places = (drawn % (self._window // self._kinds)).astype(np.int64).reshape(count, len(kinds))
+        rows: list[list[int]] = (kinds + self._kinds * places).tolist()
+        return rows
 
     @cached_property
     def _told(self) -> bytes:
@@ -131,9 +156,10 @@ class Mixer:
 
     def _made_of(self, recipe: Recipe) -> tuple[object, ...]:
         """What tells a content from others: of a tensor of few elements the set that each comes from, otherwise the offset."""
+        if not self._any_few:
+            return recipe.offsets
         parts: list[object] = []
-        for stacked, offset in zip(self._tensors, recipe.offsets, strict=True):
-            runs = stacked.shape[1] // _run(stacked.shape[1])
+        for runs, offset in zip(self._runs, recipe.offsets, strict=True):
             if runs > _FEW:
                 parts.append(offset)
             else:
@@ -160,26 +186,45 @@ class Mixer:
 
         At once where they are of the same two sets and lie at equal distances in one memory, as slots of a ring do.
         """
-        kinds, distance = {self._sets_of(offset) for offset in offsets}, _distance(targets)
-        if len(kinds) > 1 or distance is None:
-            for target, offset in zip(targets, offsets, strict=True):
-                self._weave(stacked, [target], [offset])
-            return
-        first, second = kinds.pop()
-        run = _run(stacked.shape[1])
-        runs = stacked.shape[1] // run
-        together = max(1, _WOVEN_BYTES // max(1, runs))
-        for at in range(0, len(targets) if runs else 0, together):
-            part = torch.tensor(offsets[at : at + together], device=stacked.device)
-            torch.where(
-                self._pattern.unfold(0, runs, 1)[part].unsqueeze(2),
-                stacked[first, : runs * run].view(1, runs, run),
-                stacked[second, : runs * run].view(1, runs, run),
-                out=targets[at].as_strided((len(part), runs, run), (distance, run, 1)),
-            )
-        if runs * run < stacked.shape[1]:
-            for target in targets:
-                target[runs * run :] = stacked[first, runs * run :]
+        for begin, end, distance in _stretches(targets, np.array(offsets, dtype=np.int64) % self._kinds):
+            self._weave_stretch(stacked, targets[begin], distance, offsets[begin:end])
+
+    def _weave_stretch(
+        self, stacked: torch.Tensor, target: torch.Tensor, distance: int, offsets: Sequence[int]
+    ) -> None:
+        """`target`: the first of as many as there are offsets, `distance` elements from one to the next."""
+        sets = self._sets_of(offsets[0])
+        numel = stacked.shape[1]
+        run = _run(numel)
+        runs = numel // run
+        mixed = runs * run
+        if runs:
+            word = _word((run, target.storage_offset(), distance, numel), stacked.dtype)
+            words = run * stacked.itemsize // word.itemsize
+            first, second = (stacked[which, :mixed].view(word).view(1, runs, words) for which in sets)
+            into = target[:mixed].view(word)
+            apart = distance * stacked.itemsize // word.itemsize
+            # Tile by tile: of the two sets it is read once, for all targets.
+            tile = max(1, min(runs, _TILE_BYTES // (words * word.itemsize)))
+            together = max(1, _WOVEN_BYTES // tile)
+            for at in range(0, len(offsets), together):
+                begins = torch.tensor(offsets[at : at + together], device=stacked.device)
+                for run_at in range(0, runs, tile):
+                    here = slice(run_at, min(runs, run_at + tile))
+                    count = here.stop - here.start
+                    torch.where(
+                        self._pattern[run_at:].unfold(0, count, 1)[begins].unsqueeze(2),
+                        first[:, here],
+                        second[:, here],
+                        out=into.as_strided(
+                            (len(begins), count, words),
+                            (apart, words, 1),
+                            into.storage_offset() + at * apart + run_at * words,
+                        ),
+                    )
+        if mixed < numel:
+            rest = (len(offsets), numel - mixed)
+            target.as_strided(rest, (distance, 1), target.storage_offset() + mixed).copy_(stacked[sets[0], mixed:])
 
     def _sets_of(self, offset: int) -> tuple[int, int]:
         """Which two sets a woven content is made of."""
@@ -208,12 +253,24 @@ def _run(numel: int) -> int:
     return RUN if numel >= _LARGE else 1
 
 
-def _distance(targets: Sequence[torch.Tensor]) -> int | None:
-    """Elements from one target to the next, where they lie in order, at equal distances in one memory; otherwise nothing."""
-    begin, memory = targets[0].storage_offset(), targets[0].untyped_storage().data_ptr()
-    distance = targets[1].storage_offset() - begin if len(targets) > 1 else targets[0].numel()
-    regular = all(
-        target.storage_offset() == begin + number * distance and target.untyped_storage().data_ptr() == memory
-        for number, target in enumerate(targets)
-    )
-    return distance if regular and (distance > 0 or len(targets) == 1) else None
+def _word(elements: Sequence[int], dtype: torch.dtype) -> torch.dtype:
+    """The widest type by which memory can be moved that is made of so many elements of a dtype, or begins there."""
+    return next((wide for wide in _WORDS if all(n * dtype.itemsize % wide.itemsize == 0 for n in elements)), dtype)
+
+
+def _stretches(targets: Sequence[torch.Tensor], kinds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Where targets of one kind lie in order, at equal distances in one memory: begin, end, and elements from one to the next."""
+    addresses = np.array([target.data_ptr() for target in targets], dtype=np.int64)
+    apart, odd = np.divmod(np.diff(addresses), targets[0].itemsize)
+    memory = targets[0].untyped_storage()
+    shared = (addresses >= memory.data_ptr()) & (addresses < memory.data_ptr() + memory.nbytes())
+    follows = (apart > 0) & (odd == 0) & shared[1:] & shared[:-1] & (kinds[1:] == kinds[:-1])
+    begin = 0
+    while begin < len(targets):
+        end, distance = begin + 1, targets[begin].numel()
+        if begin < len(follows) and follows[begin]:
+            distance = int(apart[begin])
+            other = np.flatnonzero(~follows[begin:] | (apart[begin:] != distance))
+            end = begin + int(other[0]) + 1 if len(other) else len(targets)
+        yield begin, end, distance
+        begin = end

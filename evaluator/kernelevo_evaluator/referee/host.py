@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,11 +13,17 @@ import msgspec
 from kernelevo_api.types import SandboxEnding, Stage
 from kernelevo_evaluator.messages.codec import encode
 from kernelevo_evaluator.messages.referee import Finished, HostCall, HostReply, decode_to_referee
+from kernelevo_sandbox.freezer import Freezer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernelevo_evaluator.channel import Channel
+
+
+_FREEZE_SECONDS = 0.25
+"""After so long the server is asked to freeze: it knows what to do with a tree that does not stop."""
+_FREEZE_SPIN_SECONDS = 0.002
 
 
 class HostFault(Exception):
@@ -30,7 +36,7 @@ class Host:
 
     channel: Channel
     _pending: list[HostCall] = field(default_factory=list)
-    _switches: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    _freezers: dict[str, Freezer] = field(default_factory=dict)
     _frozen: set[str] = field(default_factory=set)
 
     def _send(self, call: HostCall) -> None:
@@ -57,12 +63,34 @@ class Host:
 
     def freeze(self, runner: str) -> None:
         """Stop every process of a runner's sandbox; returns when none can run."""
-        self._call(HostCall(what="freeze", runner=runner))
+        if not self._frozen_here(runner):
+            self._call(HostCall(what="freeze", runner=runner))
         self._frozen.add(runner)
+
+    def _frozen_here(self, runner: str) -> bool:
+        """Whether it could be frozen by its freezer, in the time that this takes as a rule."""
+        freezer = self._freezers.get(runner)
+        if freezer is None:
+            return False
+        self.settle()
+        began = time.monotonic()
+        while not freezer.freeze():
+            waited = time.monotonic() - began
+            if waited > _FREEZE_SECONDS:
+                return False
+            if waited > _FREEZE_SPIN_SECONDS:
+                # Who is to stop may need this core to do so.
+                time.sleep(0.0002)
+        return True
 
     def thaw(self, runner: str) -> None:
         """Undo `freeze`."""
-        self._call(HostCall(what="thaw", runner=runner))
+        freezer = self._freezers.get(runner)
+        if freezer is not None:
+            self.settle()
+            freezer.thaw()
+        else:
+            self._call(HostCall(what="thaw", runner=runner))
         self._frozen.discard(runner)
 
     @contextmanager
@@ -77,27 +105,28 @@ class Host:
             if frozen:
                 self.freeze(runner)
 
-    def take_switch(self, runner: str) -> None:
-        """Get what `thaw_soon` can thaw this runner with by itself, where the host has such a thing."""
-        self.drop_switch(runner)
-        value, fds = self._call(HostCall(what="thaw_switch", runner=runner))
+    def take_freezer(self, runner: str) -> None:
+        """Freeze this runner, and get what it is thawed and frozen with from here on without a call, where the host has that."""
+        self.freeze(runner)
+        _, fds = self._call(HostCall(what="freezer", runner=runner))
         if fds:
-            self._switches[runner] = (fds[0], value)
+            self._freezers[runner] = Freezer(*fds)
 
-    def drop_switch(self, runner: str) -> None:
-        """Give it back."""
-        switch = self._switches.pop(runner, None)
-        if switch is not None:
-            os.close(switch[0])
+    def drop_freezer(self, runner: str) -> None:
+        """Give it back, and let the runner run."""
+        freezer = self._freezers.pop(runner, None)
+        if freezer is not None:
+            freezer.close()
+        self.thaw(runner)
 
     def thaw_soon(self, runner: str) -> None:
-        """Thaw without waiting: by the runner's switch, or else by a call whose answer `settle` (or the next call) takes."""
+        """Thaw without waiting: by the runner's freezer, or else by a call whose answer `settle` (or the next call) takes."""
         self._frozen.discard(runner)
-        switch = self._switches.get(runner)
-        if switch is not None:
-            os.pwrite(switch[0], switch[1], 0)
-            return
-        self._call_soon(HostCall(what="thaw", runner=runner))
+        freezer = self._freezers.get(runner)
+        if freezer is not None:
+            freezer.thaw()
+        else:
+            self._call_soon(HostCall(what="thaw", runner=runner))
 
     def settle(self) -> None:
         """Take the answer that `thaw_soon` did not wait for."""

@@ -10,6 +10,7 @@ from kernelevo_api.types import (
     Correctness,
     Finding,
     LimitKind,
+    Profile,
     RaisedError,
     SandboxEnding,
     Stage,
@@ -58,6 +59,7 @@ class Outcome:
     limit: LimitKind | None = None
     error: RaisedError | None = None
     sandbox_ending: SandboxEnding | None = None
+    profile: Profile | None = None
     correctness: Correctness | None = None
     timing: Timing | None = None
     checked_on: CheckedOn | None = None

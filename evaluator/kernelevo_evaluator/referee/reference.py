@@ -17,6 +17,8 @@ from kernelevo_evaluator.messages.runner import (
     CompileModel,
     Construct,
     Constructed,
+    Counted,
+    CountOperations,
     Described,
     DescribeOutputs,
     Done,
@@ -32,7 +34,7 @@ from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.buffers import Region, tensors_of
 from kernelevo_evaluator.referee.fresh import SETS, Contents, Drawn, Mixer
 from kernelevo_evaluator.referee.outcome import Decided
-from kernelevo_evaluator.referee.rings import CHECK_RING, TIMING_RING, Rings
+from kernelevo_evaluator.referee.rings import CHECK_RING, TIMING_RING, Rings, allocated_bytes
 from kernelevo_evaluator.referee.runners import Runner, RunnerFailed, nonce
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ class Reference:
         self.rings: dict[int, Rings] = {}
         self.call_seconds = 0.0
         self._mixed: list[list[torch.Tensor]] = []
+        self._mixer: Mixer | None = None
         """Real input sets that contents of timed calls are mixed from."""
 
     # --- Setting up
@@ -265,10 +268,11 @@ class Reference:
         space = self.space
         wanted = 0
         if arena and space.arena:
-            # Room for the outputs of every call, each rounded up as torch's allocator does, and for what else a call allocates;
-            # with graphs, of the long block and the short one.
-            wanted = slots * sum(_rounded(spec.nbytes) for spec in self.outputs.tensors)
-            wanted += (wanted // 2 if self.may_replay else wanted // 8) + 16 * self.slot_bytes + _ARENA_SPARE
+            # Room for the outputs of every call, and for what else a call allocates. Graphs keep theirs: of the long block, of
+            # the short one, a third of it, and of what is rehearsed.
+            calls = slots + slots // 3 + space.rehearsed if self.may_replay else slots
+            wanted = sum(allocated_bytes(spec.nbytes, calls) for spec in self.outputs.tensors)
+            wanted += 16 * self.slot_bytes + _ARENA_SPARE
         return Rings(
             Region(self.inputs, slots, "inputs", space),
             Region(self.outputs, 1 if wanted else slots, "outputs", space),
@@ -302,6 +306,14 @@ class Reference:
         """As `answer`, what the outputs should be."""
         return self.answer(content).expected
 
+    def count_operations(self) -> int:
+        """Of the products of one call, on the inputs that lie in the check ring; a multiply-add is two.
+
+        Raises:
+            RunnerFailed: its operators cannot be counted.
+        """
+        return self.runner.ask(CountOperations(nonce=nonce(), ring=CHECK_RING, slot=0), Counted).operations
+
     def answer(self, content: Sequence[torch.Tensor]) -> Answer:
         """What the outputs should be for a content, and what the reference's own are; private, flat.
 
@@ -333,8 +345,11 @@ class Reference:
         if self.varies:
             base = secrets.randbits(62)
             return self._drawn(lambda seed: self.take_inputs(seed, vary_from=base))
-        if self._mixed:
-            return Mixer(self._mixed)
+        if self._mixer is not None:
+            # No candidate saw its sets, nor will see one whole: the next one's contents are other mixtures of them.
+            if self._mixer.worn:
+                self._mixer = Mixer(self._mixed)
+            return self._mixer
         sets = [self.take_inputs() for _ in range(SETS)]
         mixer = Mixer(sets)
         try:
@@ -346,8 +361,7 @@ class Reference:
         if not all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()):
             return self._drawn(self.take_inputs)
         if SETS * self.inputs.nbytes <= self.space.kept_bytes:
-            # No candidate saw them, nor will see one whole: the next one's contents are other mixtures of them.
-            self._mixed = sets
+            self._mixed, self._mixer = sets, mixer
         return mixer
 
     def _drawn(self, take: Callable[[int], list[torch.Tensor]]) -> Drawn:
@@ -425,12 +439,6 @@ def attach(
     finally:
         host.loud()
     return reference
-
-
-def _rounded(nbytes: int) -> int:
-    """What torch's caching allocator takes for a tensor: large ones have whole segments of their own."""
-    step = 512 if nbytes < 10 << 20 else 2 << 20
-    return (nbytes + step - 1) // step * step
 
 
 def is_inexact(spec: TensorSpec) -> bool:

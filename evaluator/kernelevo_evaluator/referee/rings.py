@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kernelevo_evaluator.referee.buffers import POISON, Region
+from kernelevo_evaluator.referee.buffers import POISON, Region, poison
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,8 @@ class Rings:
     """Where the model's outputs are allocated, in a space that has arenas."""
     places: tuple[int, ...] = ()
     """Where the outputs of the last block lie in the arena, call by call."""
+    captured: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The same of each captured graph, by its number of calls."""
 
     @property
     def arena_bytes(self) -> int:
@@ -62,19 +66,10 @@ class Rings:
         """Make what the last block left in the arena useless."""
         if self.arena is None:
             return
-        tensors = self.outputs.layout.tensors
-        ranges = sorted(
-            (place, place + tensors[index % len(tensors)].nbytes) for index, place in enumerate(self.places)
-        )
-        merged: list[tuple[int, int]] = []
-        for begin, end in ranges:
-            # Small gaps are the allocator's rounding.
-            if merged and begin <= merged[-1][1] + 512:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-            else:
-                merged.append((begin, end))
-        for begin, end in merged:
-            self.arena.bytes[begin:end].fill_(POISON)
+        for begin, length, count, distance in _stretches(
+            self.places, tuple(spec.nbytes for spec in self.outputs.layout.tensors), self.arena.bytes.numel()
+        ):
+            poison(self.arena.bytes.as_strided((count, length), (distance, 1), begin))
         self.places = ()
 
     def close(self) -> None:
@@ -82,3 +77,44 @@ class Rings:
         for memory in (self.inputs, self.outputs, self.expected, self.arena):
             if memory is not None:
                 memory.close()
+
+
+@functools.lru_cache(maxsize=16)
+def _stretches(places: tuple[int, ...], sizes: tuple[int, ...], total: int) -> list[tuple[int, int, int, int]]:
+    """What the outputs at these places cover of an arena, call by call: begin and length of a range, how many such there are,
+    and bytes from one to the next. They lie regularly as a rule, and graphs have the same places again and again.
+
+    Places are a runner's claims: one that lies outside of the arena's `total` bytes is nothing to be made useless.
+    """
+    ranges: list[list[int]] = []
+    spans = [(place, place + sizes[index % len(sizes)]) for index, place in enumerate(places)]
+    for begin, end in sorted(span for span in spans if span[1] <= total):
+        # Small gaps are the allocator's rounding.
+        if ranges and begin <= ranges[-1][1] + 512:
+            ranges[-1][1] = max(end, ranges[-1][1])
+        else:
+            ranges.append([begin, end])
+    found: list[tuple[int, int, int, int]] = []
+    for begin, end in ranges:
+        if found:
+            first, length, count, distance = found[-1]
+            apart = begin - (first + (count - 1) * distance)
+            if end - begin == length and (count == 1 or apart == distance):
+                found[-1] = (first, length, count + 1, apart)
+                continue
+        found.append((begin, end - begin, 1, end - begin))
+    return found
+
+
+def allocated_bytes(nbytes: int, count: int) -> int:
+    """What torch's allocator takes of a device for `count` tensors of `nbytes` each.
+
+    Tensors of up to 1 MiB share segments of 2 MiB, those of up to 10 MiB segments of 20 MiB, and what is left of a segment stays
+    empty; larger ones have one each, in steps of 2 MiB (torch's c10/cuda/CUDACachingAllocator).
+    """
+    mebibyte = 1 << 20
+    block = max(1, math.ceil(nbytes / 512)) * 512
+    if block > 10 * mebibyte:
+        return count * math.ceil(block / (2 * mebibyte)) * 2 * mebibyte
+    segment = (2 if block <= mebibyte else 20) * mebibyte
+    return math.ceil(count / (segment // block)) * segment

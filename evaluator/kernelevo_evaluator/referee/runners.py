@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kernelevo_api.types import LimitKind, RaisedError, SandboxEnding, Stage, Verdict
 from kernelevo_evaluator.channel import Channel, ChannelClosed, ChannelTimeout, FrameInvalid, FrameTooLong
 from kernelevo_evaluator.messages.codec import REPLY_LIMIT, MessageInvalid, encode
-from kernelevo_evaluator.messages.runner import Done, Failed, Run, decode_reply
+from kernelevo_evaluator.messages.runner import Done, Failed, Replay, Run, decode_reply
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.verdicts import explain_ending
 
@@ -143,11 +143,13 @@ class Runner:
         ring: int,
         slots: Sequence[int],
         once_sent: Callable[[], None] | None = None,
-        *,
-        replay: bool = False,
     ) -> Done:
-        """Call the model on these slots of a ring, or replay what was captured of those calls."""
-        return self.must(Run(nonce=nonce(), ring=ring, slots=tuple(slots), replay=replay), Done, once_sent=once_sent)
+        """Call the model on these slots of a ring."""
+        return self.must(Run(nonce=nonce(), ring=ring, slots=tuple(slots)), Done, once_sent=once_sent)
+
+    def replay(self, ring: int, calls: int, once_sent: Callable[[], None] | None = None) -> Done:
+        """Replay what was captured of as many calls on a ring."""
+        return self.must(Replay(nonce=nonce(), ring=ring, calls=calls), Done, once_sent=once_sent)
 
     def verdict_of(self, failure: Failed) -> Decided:
         """The verdict that a failure of user code deserves."""

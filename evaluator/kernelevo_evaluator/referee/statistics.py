@@ -79,7 +79,7 @@ def widen(ratio: Ratio, against_itself: Ratio, process_spread: float, count: int
     taken.
     """
     bias = abs(math.log(against_itself.value))
-    # Half the spread of B1/B2: each pair's baseline is the mean of two, and the ratio's own interval holds its noise already.
+    # Half the spread of B1/B2: each ratio's baseline is the mean of two, and the ratio's own interval holds its noise already.
     wander = (math.log(against_itself.high) - math.log(against_itself.low)) / 4
     center = math.log(ratio.value)
     factor = small_sample_factor(count)

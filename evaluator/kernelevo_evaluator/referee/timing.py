@@ -4,9 +4,10 @@ What does not grow with the number of calls of a block (the messages, the wake-u
 from blocks of n and of n/3 calls, and subtracted from both sides alike: a candidate's own slope would be a claim, since one that
 dawdles in its short blocks makes its slope as flat as it likes.
 
-While one side runs, the other side's processes are frozen. A pair is the baseline, the candidate and the baseline again in
-random order, close in time: its ratio is that of the baseline's mean to the candidate, and the two baselines give the
-measurement of the baseline against itself.
+While one side runs, the other side's processes are frozen. A pair is the baseline and the candidate in random order, close in
+time. Its ratio is that of the baseline to the candidate; the baseline's time is the mean of the pair's own and of the nearest one
+of its neighbours', so that the candidate lies between two as a rule. Baselines of neighbours give the measurement of the baseline
+against itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import secrets
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -50,7 +52,7 @@ class Samples:
     baseline: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
     repeats: list[float] = field(default_factory=list)
-    """Of each pair's two baselines."""
+    """Of the baselines of neighbouring pairs."""
     claimed: list[float] = field(default_factory=list)
 
     def speedup(self) -> Ratio:
@@ -75,11 +77,12 @@ class Measured:
 class _Pair:
     """Raw totals of one pair, in microseconds for a block."""
 
-    baselines: tuple[float, float]
+    baseline: float
     candidate: float
     claimed: float
-    paced: tuple[float, float]
-    """The baselines' totals over the host's own pace at that moment."""
+    paced: float
+    """The baseline's total over the host's own pace at that moment."""
+    candidate_first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +180,21 @@ class Session:
     def samples(self) -> Samples:
         """Times of one call, with the overhead as it is known now."""
         samples = Samples()
-        for pair in self._pairs:
-            first, second = (self._overhead.per_call(total) for total in pair.baselines)
-            candidate, baseline = self._overhead.per_call(pair.candidate), (first + second) / 2
+        samples.baseline = [self._overhead.per_call(pair.baseline) for pair in self._pairs]
+        samples.repeats = [first / second for first, second in itertools.pairwise(samples.baseline)]
+        for number, pair in enumerate(self._pairs):
+            candidate = self._overhead.per_call(pair.candidate)
+            baseline = (samples.baseline[number] + samples.baseline[self._neighbour(number)]) / 2
             samples.candidate.append(candidate)
-            samples.baseline.append(baseline)
             samples.ratios.append(baseline / candidate)
-            samples.repeats.append(first / second)
             samples.claimed.append(pair.claimed / self.clock.ring.calls)
         return samples
+
+    def _neighbour(self, number: int) -> int:
+        """Of which pair the baseline lies on the other side of this pair's candidate; at either end of a timing it may lie on the
+        same side."""
+        wanted = number - 1 if self._pairs[number].candidate_first else number + 1
+        return wanted if 0 <= wanted < len(self._pairs) else 2 * number - wanted
 
     def lone(self) -> Lone | None:
         """What a call of the candidate takes when it is alone in its block; none where such blocks say nothing.
@@ -210,7 +219,7 @@ class Session:
             return self._drift()
 
     def _drift(self) -> Ratio:
-        before = [paced for pair in self._pairs for paced in pair.paced]
+        before = [pair.paced for pair in self._pairs]
         after: list[float] = []
         first = min(self.plan.minimum_pairs, self.reference.space.drift_blocks)
         for blocks in (first, 2 * first):
@@ -221,28 +230,20 @@ class Session:
         return drift
 
     def _pair(self) -> None:
-        sequence = [self.baseline, self.subject, self.baseline]
-        random.SystemRandom().shuffle(sequence)
-        baselines: list[Measured] = []
-        for side in sequence:
-            if side is self.subject:
-                candidate = self._measure(side, self.rings)
-            else:
-                baselines.append(self._measure(side, self.baseline_rings))
-        first, second = baselines
+        candidate_first = bool(secrets.randbits(1))
+        if candidate_first:
+            candidate = self._measure(self.subject, self.rings)
+        baseline = self._measure(self.baseline, self.baseline_rings)
+        if not candidate_first:
+            candidate = self._measure(self.subject, self.rings)
         taken = len(self._pairs)
         if taken < settings.CALIBRATED_PAIRS or taken % 4 == 0:
-            self._calibrate(second.outside_us)
+            self._calibrate(baseline.outside_us)
         if self.reference.space.lone_calls and taken < settings.LONE_PAIRS:
             with self.clock.spent.on("lone calls"):
                 self._call_alone()
         self._pairs.append(
-            _Pair(
-                (first.outside_us, second.outside_us),
-                candidate.outside_us,
-                candidate.claimed_us,
-                (first.paced, second.paced),
-            )
+            _Pair(baseline.outside_us, candidate.outside_us, candidate.claimed_us, baseline.paced, candidate_first)
         )
 
     def _call_alone(self) -> None:

@@ -19,6 +19,7 @@ from kernelevo_evaluator.messages.runner import (
     CompileModel,
     Construct,
     Constructed,
+    CountOperations,
     Described,
     DescribeOutputs,
     Done,
@@ -29,6 +30,7 @@ from kernelevo_evaluator.messages.runner import (
     MapRing,
     OpenDevice,
     Ready,
+    Replay,
     Run,
     RunExpected,
     SeedWritten,
@@ -128,6 +130,8 @@ class Harness:
             return failed(command.nonce, kind, error, self._name)
 
     def _carry_out(self, command: Command, fds: Sequence[int]) -> Reply:
+        if isinstance(command, Replay):
+            return self._replay(command)
         if isinstance(command, Run):
             return self._run(command)
         if isinstance(command, CloseRing):
@@ -139,6 +143,10 @@ class Harness:
             from kernelevo_evaluator.runner.tracing import trace
 
             return trace(self._call, self._rings[command.ring].arguments[command.slot], self._device, command.nonce)
+        if isinstance(command, CountOperations):
+            from kernelevo_evaluator.runner.tracing import count_operations
+
+            return count_operations(self._call, self._rings[command.ring].arguments[command.slot], command.nonce)
         if isinstance(command, RunExpected):
             return self._run_expected(command)
         if isinstance(command, MapRing):
@@ -334,21 +342,23 @@ class Harness:
         return Done(nonce=command.nonce, claimed_ns=max(0, time.perf_counter_ns() - start))
 
     def _run_in_arena(self, command: Run, ring: Ring, arena: Arena) -> Reply:
-        if command.replay:
-            graph, placed = ring.graphs[len(command.slots)]
+        call, arguments, place, placed = self._call, ring.arguments, ring.place, Placed()
+        with arena.using():
             start = time.perf_counter_ns()
-            graph.replay()
-        else:
-            call, arguments, place, placed = self._call, ring.arguments, ring.place, Placed()
-            with arena.using():
-                start = time.perf_counter_ns()
-                for slot in command.slots:
-                    place(call(*arguments[slot]), slot, placed)
+            for slot in command.slots:
+                place(call(*arguments[slot]), slot, placed)
         self._synchronize()
         claimed = max(0, time.perf_counter_ns() - start)
         # Until the answer is sent: what it takes to give them back is no part of the calls.
         self._held = placed.held
         return Done(nonce=command.nonce, claimed_ns=claimed, places=tuple(placed.places))
+
+    def _replay(self, command: Replay) -> Reply:
+        graph, _ = self._rings[command.ring].graphs[command.calls]
+        start = time.perf_counter_ns()
+        graph.replay()
+        self._synchronize()
+        return Done(nonce=command.nonce, claimed_ns=max(0, time.perf_counter_ns() - start))
 
     def _capture(self, command: CaptureCalls) -> Reply:
         ring = self._rings[command.ring]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelevo_evaluator.messages.runner import MOST_TRACED, Traced, TracedPart
+from kernelevo_evaluator.messages.runner import MOST_TRACED, Counted, Traced, TracedPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +36,15 @@ def trace(call: Callable[..., Any], arguments: Sequence[Any], device: torch.devi
     return Traced(nonce=nonce, wall_us=wall, parts=tuple(parts[:MOST_TRACED]))
 
 
+def count_operations(call: Callable[..., Any], arguments: Sequence[Any], nonce: int) -> Counted:
+    """Of a call's products, by the formulas of torch's operators."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        call(*arguments)
+    return Counted(nonce=nonce, operations=int(counter.get_total_flops()))
+
+
 def _timed(call: Callable[..., Any], arguments: Sequence[Any], device: torch.device) -> float:
     start = time.perf_counter_ns()
     call(*arguments)
@@ -53,7 +62,9 @@ def _kernels(call: Callable[..., Any], arguments: Sequence[Any], calls: int) -> 
             call(*arguments)
         torch.cuda.synchronize()
     return [
-        TracedPart(name=str(event.key)[:200], us=float(event.self_device_time_total) / calls, count=int(event.count))
+        TracedPart(
+            name=str(event.key)[:200], us=float(event.self_device_time_total) / calls, count=round(event.count / calls)
+        )
         for event in profiler.key_averages()
         if event.device_type == DeviceType.CUDA
     ]

@@ -53,6 +53,7 @@ def evaluate(
     effort: Annotated[str, typer.Option(metavar="screen|full|final", help="how much to spend on it")] = "full",
     baseline: BaselineOption = None,
     evaluator: EvaluatorOption = None,
+    profile: Annotated[bool, typer.Option("--profile", help="record where a call's time goes, too")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="measure again even where a result is stored")] = False,
     accept_refused: AcceptOption = False,
     as_json: JsonOption = False,
@@ -63,13 +64,16 @@ def evaluate(
     Examples:
       kernelevo evaluate examples/softmax/problem.py my_softmax.py
       kernelevo evaluate problem.py kernel.py --effort final --json | jq .timing.speedup
+      kernelevo evaluate problem.py kernel.py --profile
       kernelevo evaluate KernelBench kernel.py --level 1 --problem-id 23
     """
     with reported_errors():
         settings = settings_from(evaluator, baseline=checked_baseline(baseline))
         task = find_problem(problem, level, problem_id)
         source = read_candidate(candidate)
-        evaluation = _evaluated(task, source, settings, effort=effort, fresh=fresh, accept_refused=accept_refused)
+        evaluation = _evaluated(
+            task, source, settings, effort=effort, fresh=fresh, accept_refused=accept_refused, profile=profile
+        )
         if as_json:
             typer.echo(json.dumps(to_json(evaluation), allow_nan=False))
         else:
@@ -132,6 +136,7 @@ def _evaluated(
     accept_refused: bool,
     against: str | None = None,
     fresh: bool = False,
+    profile: bool = False,
 ) -> Evaluation:
     """One candidate judged, with its progress shown meanwhile."""
     with tempfile.TemporaryDirectory(prefix="kernelevo-", ignore_cleanup_errors=True) as folder:
@@ -146,6 +151,7 @@ def _evaluated(
                     against=against,
                     fresh=fresh,
                     accept_refused=accept_refused,
+                    profile=profile,
                     on_progress=_show_progress,
                 )
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelevo_api.types import (
+    Bottleneck,
     CapturedText,
     CheckedOn,
     Evaluation,
@@ -54,6 +55,14 @@ _LIMITS = {
     LimitKind.FILE_SIZE: "it wrote a file larger than allowed",
     LimitKind.OPEN_FILES: "it opened more files than allowed",
     LimitKind.TEMPORARY_FILES: "its temporary files took more space than allowed",
+}
+
+
+_BOTTLENECKS = {
+    Bottleneck.MEMORY: "the memory's bandwidth; what is left to gain is moving fewer bytes",
+    Bottleneck.COMPUTE: "the arithmetic rate",
+    Bottleneck.LAUNCH: "launching kernels, or the host; fewer and larger kernels would help",
+    Bottleneck.NEITHER: "neither bandwidth nor arithmetic; traffic beyond the least, dependencies or too little in flight",
 }
 
 
@@ -137,11 +146,15 @@ def _resource_lines(evaluation: Evaluation) -> list[str]:
         ]
         if facts:
             lines.append(f"kernel {one_line(kernel.kernel, 80)}: {', '.join(facts)}")
-    launches = evaluation.profile.launches if evaluation.profile is not None else ()
-    for launch in sorted(launches, key=lambda launch: -launch.total_us)[:_LAUNCHES]:
+    profile = evaluation.profile
+    if profile is None:
+        return lines
+    for launch in profile.launches[:_LAUNCHES]:
         lines.append(
-            f"launched {launch.count} times, {number(launch.total_us)} µs in all: {one_line(launch.kernel, 80)}"
+            f"launched {launch.count} times a call, {number(launch.total_us)} µs in all: {one_line(launch.kernel, 80)}"
         )
+    if profile.bottleneck is not None:
+        lines.append(f"a call is held up by: {_BOTTLENECKS[profile.bottleneck]}")
     return lines
 
 

@@ -128,6 +128,36 @@ LANGUAGE_TORCH: Language.ValueType  # 6
 """Plain torch operators."""
 Global___Language: _TypeAlias = Language  # noqa: Y015
 
+class _Bottleneck:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BottleneckEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Bottleneck.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BOTTLENECK_UNSPECIFIED: _Bottleneck.ValueType  # 0
+    BOTTLENECK_MEMORY: _Bottleneck.ValueType  # 1
+    """It moves its bytes about as fast as the device can."""
+    BOTTLENECK_COMPUTE: _Bottleneck.ValueType  # 2
+    """It computes about as fast as the device can."""
+    BOTTLENECK_LAUNCH: _Bottleneck.ValueType  # 3
+    """Its kernels hold less than half of its time: launching them, or the host, is what takes it."""
+    BOTTLENECK_NEITHER: _Bottleneck.ValueType  # 4
+    """Neither limit is near: traffic beyond the least, dependencies, too little in flight."""
+
+class Bottleneck(_Bottleneck, metaclass=_BottleneckEnumTypeWrapper):
+    """What holds a call up."""
+
+BOTTLENECK_UNSPECIFIED: Bottleneck.ValueType  # 0
+BOTTLENECK_MEMORY: Bottleneck.ValueType  # 1
+"""It moves its bytes about as fast as the device can."""
+BOTTLENECK_COMPUTE: Bottleneck.ValueType  # 2
+"""It computes about as fast as the device can."""
+BOTTLENECK_LAUNCH: Bottleneck.ValueType  # 3
+"""Its kernels hold less than half of its time: launching them, or the host, is what takes it."""
+BOTTLENECK_NEITHER: Bottleneck.ValueType  # 4
+"""Neither limit is near: traffic beyond the least, dependencies, too little in flight."""
+Global___Bottleneck: _TypeAlias = Bottleneck  # noqa: Y015
+
 class _DeviceKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -2195,23 +2225,97 @@ Global___SandboxEnding: _TypeAlias = SandboxEnding  # noqa: Y015
 
 @_typing.final
 class Profile(_message.Message):
+    """Where a call's time goes, after a profile was asked for. Recorded in the candidate's process: advice to its author, no evidence."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     LAUNCHES_FIELD_NUMBER: _builtins.int
+    CALL_US_FIELD_NUMBER: _builtins.int
+    TRACED_US_FIELD_NUMBER: _builtins.int
+    ROOFLINE_FIELD_NUMBER: _builtins.int
+    BOTTLENECK_FIELD_NUMBER: _builtins.int
+    REMARKS_FIELD_NUMBER: _builtins.int
+    call_us: _builtins.float
+    """Microseconds of a call by the clock outside; absent where nothing was timed."""
+    traced_us: _builtins.float
+    """Microseconds that the launches hold."""
+    bottleneck: Global___Bottleneck.ValueType
     @_builtins.property
-    def launches(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelLaunch]: ...
+    def launches(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelLaunch]:
+        """By time, the longest first; counts and times of one call."""
+
+    @_builtins.property
+    def roofline(self) -> Global___Roofline: ...
+    @_builtins.property
+    def remarks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What could not be told, and why."""
+
     def __init__(
         self,
         *,
         launches: _abc.Iterable[Global___KernelLaunch] | None = ...,
+        call_us: _builtins.float | None = ...,
+        traced_us: _builtins.float = ...,
+        roofline: Global___Roofline | None = ...,
+        bottleneck: Global___Bottleneck.ValueType = ...,
+        remarks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_call_us", b"_call_us", "_roofline", b"_roofline", "call_us", b"call_us", "roofline", b"roofline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["launches", b"launches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_call_us", b"_call_us", "_roofline", b"_roofline", "bottleneck", b"bottleneck", "call_us", b"call_us", "launches", b"launches", "remarks", b"remarks", "roofline", b"roofline", "traced_us", b"traced_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__call_us: _TypeAlias = _typing.Literal["call_us"]  # noqa: Y015
+    _WhichOneofArgType__call_us: _TypeAlias = _typing.Literal["_call_us", b"_call_us"]  # noqa: Y015
+    _WhichOneofReturnType__roofline: _TypeAlias = _typing.Literal["roofline"]  # noqa: Y015
+    _WhichOneofArgType__roofline: _TypeAlias = _typing.Literal["_roofline", b"_roofline"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__call_us) -> _WhichOneofReturnType__call_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__roofline) -> _WhichOneofReturnType__roofline | None: ...
 
 Global___Profile: _TypeAlias = Profile  # noqa: Y015
+
+@_typing.final
+class Roofline(_message.Message):
+    """A call beside what the device can do, as measured on it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_FIELD_NUMBER: _builtins.int
+    GB_PER_S_FIELD_NUMBER: _builtins.int
+    BANDWIDTH_SHARE_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    TFLOP_PER_S_FIELD_NUMBER: _builtins.int
+    RATE_SHARE_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.float
+    """Bytes that every correct implementation reads and writes once."""
+    gb_per_s: _builtins.float
+    bandwidth_share: _builtins.float
+    """Of the bandwidth that was measured; above 1 where a cache holds a part."""
+    operations: _builtins.float
+    """Operations of the reference's matrix products, convolutions and attention (a multiply-add is two); 0 where it has none."""
+    tflop_per_s: _builtins.float
+    rate_share: _builtins.float
+    """Of the rate that was measured for dense products at the problem's dtype."""
+    def __init__(
+        self,
+        *,
+        bytes: _builtins.float = ...,
+        gb_per_s: _builtins.float = ...,
+        bandwidth_share: _builtins.float = ...,
+        operations: _builtins.float = ...,
+        tflop_per_s: _builtins.float = ...,
+        rate_share: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rate_share", b"_rate_share", "rate_share", b"rate_share"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rate_share", b"_rate_share", "bandwidth_share", b"bandwidth_share", "bytes", b"bytes", "gb_per_s", b"gb_per_s", "operations", b"operations", "rate_share", b"rate_share", "tflop_per_s", b"tflop_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rate_share: _TypeAlias = _typing.Literal["rate_share"]  # noqa: Y015
+    _WhichOneofArgType__rate_share: _TypeAlias = _typing.Literal["_rate_share", b"_rate_share"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_share) -> _WhichOneofReturnType__rate_share | None: ...
+
+Global___Roofline: _TypeAlias = Roofline  # noqa: Y015
 
 @_typing.final
 class KernelLaunch(_message.Message):
