@@ -130,7 +130,11 @@ class Carrying:
     async def _end_runners(self) -> None:
         runners, self._runners = self._runners, []
         # Shielded: whoever cancels a second time must not lose a runner that is being ended.
-        self._endings += await asyncio.shield(asyncio.gather(*(self._lane.pool.discard(runner) for runner in runners)))
+        discarding = asyncio.gather(*(self._lane.pool.discard(runner) for runner in runners), return_exceptions=True)
+        for end in await asyncio.shield(discarding):
+            if isinstance(end, BaseException):
+                raise end  # all of them are gone by now
+            self._endings.append(end)
 
     def _failed(self, failure: LoadFailure) -> Evaluation:
         if failure.end is not None:

@@ -68,7 +68,7 @@ class Lane:
         """The lane's referee; a new one where the last one failed."""
         if self._referee is None or not self._referee.alive:
             for digest in list(self._references):
-                await self.pool.discard(self._references.pop(digest))
+                await self.pool.forget(self._references.pop(digest))
             if self._referee is not None:
                 await self._referee.close()
             self._referee = await RefereeProcess.start(self.cores, self.gpu)
@@ -184,7 +184,7 @@ class Lane:
             )
         except BaseException:
             self._references.pop(problem.digest, None)
-            await self.pool.discard(runner)
+            await self.pool.forget(runner)
             raise
         runner.handed_over()
         if payload:
@@ -195,14 +195,14 @@ class Lane:
     async def _drop(self, digest: str) -> None:
         runner = self._references.pop(digest, None)
         if runner is not None:
-            await self.pool.discard(runner)
+            await self.pool.forget(runner)
         if self._referee is not None and self._referee.alive:
             await self._referee.job(DropProblem(digest=digest), (), None, 30)
 
     async def close(self) -> None:
         """End the referee and every runner."""
         for digest in list(self._references):
-            await self.pool.discard(self._references.pop(digest))
+            await self.pool.forget(self._references.pop(digest))
         if self._referee is not None:
             await self._referee.close()
         await self.pool.close()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
+import sys
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,13 +18,13 @@ from core_bench import HONEST, Bench, settings
 from kernelevo_evaluator.executor import ExecutorFault, LaneState
 from kernelevo_evaluator.lanes import isolation
 from kernelevo_evaluator.local_executor import LocalExecutor
-from kernelevo_sandbox import BubblewrapSandbox
+from kernelevo_sandbox import BubblewrapSandbox, DockerSandbox
 from kernelevo_sandbox.bubblewrap import find_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
 
+ENGINE = Path(__file__).parents[3] / "sandbox" / "tools" / "docker_engine.py"
 NEVER_ENDS = HONEST + "\nimport time\ntime.sleep(600)\n"
 
 
@@ -84,6 +87,38 @@ async def test_bubblewrap_is_removed_while_a_candidate_runs(tmp_path: Path, monk
         await executor.start()
         await lost_and_found(executor, lose, find, "could not execute")
     finally:
+        await executor.close()
+
+
+def own_engine() -> Path:
+    """The folder of the engine that the tests use, where it is one that may be stopped."""
+    folder = Path(os.environ.get("DOCKER_HOST", "").removeprefix("unix://")).parent
+    if not (folder / "daemon.json").exists() or not (folder / "pid").exists():
+        pytest.skip(f"the engine is none of {ENGINE.name}'s: not ours to stop")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("docker_engine")
+async def test_an_engine_stops_while_a_candidate_runs(tmp_path: Path) -> None:
+    folder = own_engine()
+    sandbox = DockerSandbox()
+    executor = LocalExecutor(sandbox, replace(settings(tmp_path), isolation_check_s=0.3))
+
+    async def command(name: str) -> None:
+        done = await asyncio.to_thread(
+            subprocess.run, [sys.executable, ENGINE, name, folder], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+    try:
+        await executor.start()
+        await lost_and_found(executor, lambda: command("halt"), lambda: command("start"), "engine")
+        # Those that ended with the engine as well.
+        await until(lambda: not sandbox._left)
+    finally:
+        if not (folder / "pid").exists():
+            await command("start")
         await executor.close()
 
 
