@@ -1,11 +1,14 @@
 """How a fleet scales: simulated lanes through the real service and the real client.
 
-Evaluators are processes of their own with simulated devices, each evaluation of one second; up to sixteen lanes on each host, so
-that larger fleets are more hosts. Searchers are pools with as many requests in flight as the pool asks for. Measured for each
-size: throughput against one lane's, the time a request takes, and the processor's share; then how fairly twenty searchers share
-sixteen lanes, and what a lost host costs.
+Evaluators are processes of their own with simulated devices; up to sixteen lanes on each host, so that larger fleets are more
+hosts. Searchers are pools with as many requests in flight as the pool asks for. Measured for each size: throughput against one
+lane's, the time a request takes, and the processor's share; then what one service comes to when nothing has to be waited for, how
+fairly twenty searchers share sixteen lanes, and what a lost host costs.
 
-    python benchmarks/fleet.py [--lanes 1 4 16 64 256] [--seconds 20]
+Everything is on this machine, so that it ends where this machine does; what an evaluation costs a service and a searcher says
+where they end by themselves.
+
+    python benchmarks/fleet.py [--lanes 1 4 16 64 256] [--each 1.0] [--seconds 20] [--only lanes ceiling fairness loss]
 """
 
 from __future__ import annotations
@@ -33,9 +36,9 @@ from kernelevo_api.types import Candidate, EvaluateRequest, Problem, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-EVALUATION_S = 1.0
 LANES_PER_HOST = 16
 SEARCHERS = 20
+PARTS = ("lanes", "ceiling", "fairness", "loss")
 PROBLEM = """\
 import torch
 from torch import nn
@@ -61,6 +64,8 @@ class Host:
 
     folder: Path
     lanes: int
+    each_s: float
+    """How long an evaluation takes."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,7 +73,7 @@ class Host:
         return f"unix:{self.folder}.sock"
 
     def start(self) -> None:
-        settings = {"device": "simulated", "simulated_lanes": self.lanes, "simulated_s": EVALUATION_S}
+        settings = {"device": "simulated", "simulated_lanes": self.lanes, "simulated_s": self.each_s}
         settings |= {"log_level": "error", "queue_capacity": 4096, "queue_capacity_per_client": 1024}
         command = [sys.executable, "-m", "kernelevo_evaluator", "serve", "--exit-with-parent"]
         command += ["--listen", self.address, "--state-dir", str(self.folder)]
@@ -88,11 +93,12 @@ class Host:
 
 
 @contextmanager
-def fleet(lanes: int) -> Iterator[list[Host]]:
+def fleet(lanes: int, each_s: float, on_one: bool = False) -> Iterator[list[Host]]:
     """So many lanes, on as few hosts as that takes."""
     with tempfile.TemporaryDirectory(prefix="ke-fleet-") as folder:
-        shares = [min(LANES_PER_HOST, lanes - first) for first in range(0, lanes, LANES_PER_HOST)]
-        hosts = [Host(Path(folder) / str(number), share) for number, share in enumerate(shares)]
+        most = lanes if on_one else LANES_PER_HOST
+        shares = [min(most, lanes - first) for first in range(0, lanes, most)]
+        hosts = [Host(Path(folder) / str(number), share, each_s) for number, share in enumerate(shares)]
         for host in hosts:
             host.start()
         try:
@@ -159,7 +165,7 @@ async def measure(
     stop, clock = asyncio.Event(), asyncio.get_running_loop().time
     tasks = [asyncio.create_task(search(f"searcher-{n}", hosts, stop, depth)) for n in range(searchers)]
     # Until every lane has been through a few evaluations.
-    await asyncio.sleep(2.0 + 3 * EVALUATION_S)
+    await asyncio.sleep(2.0 + 3 * hosts[0].each_s)
     began, before = clock(), _cpu_s(hosts)
     lost_at = None
     if lose is not None:
@@ -177,6 +183,7 @@ async def measure(
     flat = sorted(took for one in inside for _, took in one)
     return {
         "lanes": sum(host.lanes for host in hosts),
+        "each_s": hosts[0].each_s,
         "hosts": len(hosts),
         "searchers": searchers,
         "seconds": ended - began,
@@ -215,18 +222,12 @@ def gap_after_loss(run: dict[str, Any], lost_lanes: int) -> tuple[float, float]:
     return left * (run["seconds"] - lost) - len(after), (told - lost) if told is not None else -1.0
 
 
-def main() -> None:
-    """Measure and save."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 4, 16, 64, 256])
-    parser.add_argument("--seconds", type=float, default=20.0)
-    options = parser.parse_args()
-    raw: dict[str, Any] = {}
-    figures: list[dict[str, Any]] = []
-    one_lane = 1.0 / EVALUATION_S
-    for lanes in options.lanes:
-        with fleet(lanes) as hosts:
-            run = raw[f"{lanes} lanes"] = asyncio.run(measure(hosts, options.seconds))
+def throughput(counts: Sequence[int], each_s: float, seconds: float, raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The figures of fleets of these sizes, by one searcher."""
+    one_lane = 1.0 / each_s
+    for lanes in counts:
+        with fleet(lanes, each_s) as hosts:
+            run = raw[f"{lanes} lanes, {each_s:g} s"] = asyncio.run(measure(hosts, seconds))
         if lanes == 1:
             one_lane = run["per_s"]
         share = run["per_s"] / (lanes * one_lane)
@@ -234,48 +235,91 @@ def main() -> None:
             f"{lanes:4} lanes, {run['hosts']:2} hosts: {run['per_s']:7.2f}/s, {share:.3f} of {lanes} times one lane, "
             f"median {run['took_median_s']:.2f} s, client {run['client_cores']:.2f} and servers {run['server_cores']:.2f} cores"
         )
-        figures.append(
-            {
-                "figure": f"throughput of {lanes} simulated lanes over {lanes} times one lane's, evaluations of 1 s",
-                "value": round(share, 4),
-                "unit": "1",
-                **({"bound": ">= 0.9"} if lanes == 64 else {}),
-            }
-        )
-        figures.append(
-            {
-                "figure": f"processor of evaluators and one searcher at {lanes} simulated lanes",
-                "value": round(run["client_cores"] + run["server_cores"], 3),
-                "unit": "cores",
-            }
-        )
-    with fleet(LANES_PER_HOST) as hosts:
-        run = raw["fairness"] = asyncio.run(measure(hosts, options.seconds, searchers=SEARCHERS, depth=4))
+        yield {
+            "figure": f"throughput of {lanes} simulated lanes over {lanes} times one lane's, evaluations of {each_s:g} s",
+            "value": round(share, 4),
+            "unit": "1",
+            **({"bound": ">= 0.9"} if lanes == 64 and each_s == 1 else {}),
+        }
+        yield {
+            "figure": f"processor of evaluators and one searcher at {lanes} simulated lanes, evaluations of {each_s:g} s",
+            "value": round(run["client_cores"] + run["server_cores"], 3),
+            "unit": "cores",
+        }
+
+
+def ceiling(seconds: float, raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What one service and one searcher come to when no evaluation has to be waited for."""
+    with fleet(4 * LANES_PER_HOST, 0.0, on_one=True) as hosts:
+        run = raw["ceiling"] = asyncio.run(measure(hosts, seconds))
+    print(
+        f"one service, nothing to wait for: {run['per_s']:.1f}/s, "
+        f"client {run['client_cores']:.2f} and server {run['server_cores']:.2f} cores"
+    )
+    yield {
+        "figure": "evaluations per second through one service, which take no time themselves",
+        "value": round(run["per_s"], 1),
+        "unit": "1/s",
+    }
+    for who, cores in (("a service", run["server_cores"]), ("a searcher's pool", run["client_cores"])):
+        yield {
+            "figure": f"processor time that an evaluation costs {who}",
+            "value": round(1e3 * cores / run["per_s"], 2),
+            "unit": "ms",
+        }
+
+
+def fairness(seconds: float, raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """How evenly many searchers are served, and how long they wait."""
+    with fleet(LANES_PER_HOST, 1.0) as hosts:
+        run = raw["fairness"] = asyncio.run(measure(hosts, seconds, searchers=SEARCHERS, depth=4))
     fair = sum(run["each"]) ** 2 / (len(run["each"]) * sum(n * n for n in run["each"]))
     print(
         f"{SEARCHERS} searchers on {LANES_PER_HOST} lanes: {min(run['each'])} to {max(run['each'])} each, Jain's index {fair:.4f}"
     )
-    figures.append(
-        {
-            "figure": f"fairness of {SEARCHERS} searchers on {LANES_PER_HOST} lanes, Jain's index",
-            "value": round(fair, 4),
-            "unit": "1",
-        }
-    )
-    figures.append(
-        {
-            "figure": f"wait of a request behind {SEARCHERS} searchers with 4 each on {LANES_PER_HOST} lanes, median",
-            "value": round(run["took_median_s"] - EVALUATION_S, 3),
-            "unit": "s",
-        }
-    )
-    with fleet(4 * LANES_PER_HOST) as hosts:
-        run = raw["a lost host"] = asyncio.run(measure(hosts, options.seconds, lose=hosts[1]))
+    yield {
+        "figure": f"fairness of {SEARCHERS} searchers on {LANES_PER_HOST} lanes, Jain's index",
+        "value": round(fair, 4),
+        "unit": "1",
+    }
+    yield {
+        "figure": f"wait of a request behind {SEARCHERS} searchers with 4 each on {LANES_PER_HOST} lanes, median",
+        "value": round(run["took_median_s"] - 1.0, 3),
+        "unit": "s",
+    }
+
+
+def loss(seconds: float, raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What a killed host costs beyond its own lanes."""
+    with fleet(4 * LANES_PER_HOST, 1.0) as hosts:
+        run = raw["a lost host"] = asyncio.run(measure(hosts, seconds, lose=hosts[1]))
     cost, told = gap_after_loss(run, LANES_PER_HOST)
     print(
         f"one of four hosts lost: told after {told:.3f} s, {cost:.1f} evaluations fewer than three hosts would have made"
     )
-    figures.append({"figure": "a killed host is known to a searcher after", "value": round(told, 3), "unit": "s"})
+    yield {"figure": "a killed host is known to a searcher after", "value": round(told, 3), "unit": "s"}
+    yield {
+        "figure": f"evaluations of 1 s that the loss of a host of {LANES_PER_HOST} lanes costs beyond those lanes, of 4 hosts",
+        "value": round(cost, 1),
+        "unit": "evaluations",
+    }
+
+
+def main() -> None:
+    """Measure and save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 4, 16, 64, 256])
+    parser.add_argument("--each", type=float, default=1.0, help="seconds of an evaluation, where sizes are compared")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    options = parser.parse_args()
+    raw: dict[str, Any] = {}
+    figures: list[dict[str, Any]] = []
+    if "lanes" in options.only:
+        figures += throughput(options.lanes, options.each, options.seconds, raw)
+    for part, measured in (("ceiling", ceiling), ("fairness", fairness), ("loss", loss)):
+        if part in options.only:
+            figures += measured(options.seconds, raw)
     results.save(__file__, figures, raw)
 
 

@@ -151,7 +151,7 @@ class Evaluations:
             instance_id=self._store.instance_id,
             devices=tuple(
                 replace(device, healthy=device.healthy and device.id not in faults, fault=faults.get(device.id, ""))
-                for device in facts.devices
+                for device in self._executor.devices or facts.devices
             ),
             languages=facts.languages,
             toolchain=facts.toolchain,

@@ -139,6 +139,11 @@ class Executor(ABC):
         """Whether at least one lane can work."""
 
     @property
+    def devices(self) -> tuple[Device, ...] | None:
+        """The devices that are held now; `None` where they are those of the start for good."""
+        return None
+
+    @property
     def device_faults(self) -> Mapping[str, str]:
         """Devices that are out of service just now, by id, and why."""
         return {}

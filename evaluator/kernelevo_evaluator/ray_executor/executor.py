@@ -12,6 +12,7 @@ import contextlib
 import os
 import socket
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -25,10 +26,10 @@ from kernelevo_evaluator.ray_executor.worker import CallStopped
 from kernelevo_evaluator.sources import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from kernelevo_api.types import Limits, ProblemReport
-    from kernelevo_evaluator.executor import Job, ProblemSource, ProgressCallback
+    from kernelevo_api.types import Device, Limits, ProblemReport
+    from kernelevo_evaluator.executor import Job, LaneState, ProblemSource, ProgressCallback
     from kernelevo_evaluator.ray_executor.lanes import Lane
     from kernelevo_evaluator.settings import EvaluatorSettings
 
@@ -95,12 +96,9 @@ class RayExecutor(Executor):
         self._lanes.open(self._fits)
         await self._first_lanes(min(self._count, found) or 1)
         assert self._facts is not None
-        devices = tuple(device for lane in self._lanes.up if lane.facts is not None for device in lane.facts.devices)
         self._room = max(lane.room for lane in self._lanes.up)
-        return ExecutorFacts(
-            **{name: getattr(self._facts, name) for name in ExecutorFacts.__slots__ if name != "devices"},
-            devices=devices,
-        )
+        self._facts = replace(self._facts, devices=self.devices or ())
+        return self._facts
 
     def _connect(self) -> None:
         settings = self._settings
@@ -182,6 +180,33 @@ class RayExecutor(Executor):
     @property
     def healthy(self) -> bool:
         return self.lanes > 0
+
+    @property
+    def devices(self) -> tuple[Device, ...] | None:
+        return tuple(device for device, _ in self._held()) or None
+
+    @property
+    def device_faults(self) -> Mapping[str, str]:
+        if self._facts is None or self.healthy:
+            return {}
+        return {device.id: "its worker is lost, and no other one is up" for device in self._facts.devices}
+
+    @property
+    def lane_states(self) -> Mapping[str, LaneState]:
+        looks = {device.id: lane.look for device, lane in self._held()}
+        return {name: look.state for name, look in looks.items() if look is not None and look.state is not None}
+
+    @property
+    def warm_runners(self) -> Mapping[str, int]:
+        looks = {device.id: lane.look for device, lane in self._held()}
+        return {
+            name: one.warm_runners for name, one in looks.items() if one is not None and one.warm_runners is not None
+        }
+
+    def _held(self) -> list[tuple[Device, Lane]]:
+        """The devices that workers hold now."""
+        up = self._lanes.up if self._lanes is not None else []
+        return [(device, lane) for lane in up if lane.facts is not None for device in lane.facts.devices]
 
     async def audit(
         self, problem: ProblemSource, limits: Limits, accept_refused: bool, progress: ProgressCallback

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernelevo_evaluator.executor import ExecutorFacts
+    from kernelevo_evaluator.ray_executor.worker import Look
 
 ALIVE_S = 5.0
 """Between two words of an idle worker."""
@@ -32,6 +33,8 @@ class Lane:
         self.number = number
         self.worker = worker
         self.facts: ExecutorFacts | None = None
+        self.look: Look | None = None
+        """How it was doing a few seconds ago."""
         self.room = 0
         """Calls that are useful at once."""
         self.calls = 0
@@ -134,13 +137,16 @@ class Lanes:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _until_lost(self, lane: Lane) -> str:
+        pause = 0.0
         while True:
             try:
-                async with asyncio.timeout(ALIVE_S + self._silence_s):
-                    if not await lane.worker.alive.remote(ALIVE_S):
-                        return "its device cannot be used any more"
+                async with asyncio.timeout(pause + self._silence_s):
+                    lane.look = await lane.worker.alive.remote(pause)
             except TimeoutError:
                 return f"its worker said nothing for {self._silence_s:g} s"
+            if not lane.look.healthy:
+                return "its device cannot be used any more"
+            pause = ALIVE_S
 
     async def _set(self, lane: Lane, facts: ExecutorFacts | None, room: int) -> None:
         async with self.changed:

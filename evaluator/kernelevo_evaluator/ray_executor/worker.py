@@ -9,28 +9,40 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 
 from kernelevo_api.types import DeviceKind
+from kernelevo_evaluator.lanes.runners import usable_cpus
 from kernelevo_evaluator.logs import configure
 from kernelevo_evaluator.opening import prepare_host
-from kernelevo_evaluator.settings import EvaluatorSettings
+from kernelevo_evaluator.ray_executor.place import cores_of_lane
+from kernelevo_evaluator.settings import EvaluatorSettings, parse_core_sets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kernelevo_api.types import Evaluation, Limits, ProblemReport, Stage
-    from kernelevo_evaluator.executor import Executor, ExecutorFacts, Job, ProblemSource, ProgressCallback
+    from kernelevo_evaluator.executor import Executor, ExecutorFacts, Job, LaneState, ProblemSource, ProgressCallback
 
 T = TypeVar("T")
 
 
 class CallStopped(Exception):
     """The call was cancelled, and nothing of it runs any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a worker's device is doing."""
+
+    healthy: bool
+    """Whether it can still be used."""
+    state: LaneState | None
+    warm_runners: int | None
 
 
 class _Call:
@@ -105,10 +117,13 @@ class Worker:
             under_way.task.cancel()
             await asyncio.wait([under_way.task])
 
-    async def alive(self, seconds: float) -> bool:
-        """After so many seconds, whether the device can still be used."""
+    async def alive(self, seconds: float) -> Look:
+        """After so many seconds, how the device is doing."""
         await asyncio.sleep(seconds)
-        return self._held.healthy
+        held = self._held
+        return Look(
+            held.healthy, next(iter(held.lane_states.values()), None), next(iter(held.warm_runners.values()), None)
+        )
 
     async def close(self) -> None:
         """End every process and release the device."""
@@ -147,7 +162,20 @@ async def _open(settings: EvaluatorSettings) -> Executor:
 def _of_this_device(settings: EvaluatorSettings) -> EvaluatorSettings:
     """Settings of the one lane that this worker is; what it builds is kept for the device, not shared with another's worker."""
     folder = Path(settings.state_dir) / "ray" / _slot()
-    return settings.model_copy(update={"state_dir": folder, "simulated_lanes": 1})
+    cores = cores_of_lane(
+        _lanes_of_host(),
+        usable_cpus(),
+        parse_core_sets(settings.lane_cpus),
+        gpu=settings.device in ("auto", "cuda"),
+    )
+    lane_cpus = ",".join(map(str, sorted(cores)))
+    return settings.model_copy(update={"state_dir": folder, "simulated_lanes": 1, "lane_cpus": lane_cpus})
+
+
+def _lanes_of_host() -> int:
+    """How many GPUs the cluster counts on this host."""
+    here = ray.get_runtime_context().get_node_id()
+    return sum(int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["NodeID"] == here)
 
 
 def _slot() -> str:
