@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import uuid
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -39,12 +40,20 @@ from kernelevo_evaluator.languages.recognise import recognise
 from kernelevo_evaluator.sources import SourceError, digest_of, parse
 
 if TYPE_CHECKING:
-    import ast
-
     from kernelevo_api.types import ProblemReport
 
 MAXIMUM_CLIENT_ID = 128
+SHOWN_KEPT = 256
+"""Sources of which is kept in memory what they show; not the sources themselves."""
 _DIGEST_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a source shows without being run."""
+
+    language: Language
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,8 @@ class Admission:
         self._facts = facts
         self._version = evaluator_version
         self._maximum_source_bytes = maximum_source_bytes
+        self._environment = self._environment_key()
+        self._shown: OrderedDict[str, Shown | SourceError] = OrderedDict()
 
     def check(self, request: EvaluateRequest) -> None:
         """Refuse what is wrong whatever the problem is.
@@ -109,34 +120,36 @@ class Admission:
             baseline=request.baseline or BaselineKind.EAGER,
             language=request.candidate.language,
         )
-        tree = parse(request.candidate.source)
-        if isinstance(tree, SourceError):
-            return _compile_error(evaluation, tree)
-        findings = look(tree)
-        language = self._language("candidate.language", request.candidate, tree, problem)
+        shown = self._look(evaluation.candidate_digest, request.candidate.source)
+        if isinstance(shown, SourceError):
+            return _compile_error(evaluation, shown)
+        findings = shown.findings
+        language = self._language("candidate.language", request.candidate, shown.language, problem)
         if language is None:
-            seen = recognise(tree)
             allowed = ", ".join(one.value for one in problem.policy.languages)
             return dataclasses.replace(
                 evaluation,
                 verdict=Verdict.NOT_THE_LANGUAGE,
-                language=seen,
+                language=shown.language,
                 findings=findings,
-                message=f"the candidate is written in {seen.value}; the problem asks for {allowed}",
+                message=f"the candidate is written in {shown.language.value}; the problem asks for {allowed}",
             )
-        if request.candidate.language not in (None, recognise(tree)):
+        if request.candidate.language not in (None, shown.language):
             findings += (
                 Finding(code="language_not_seen", message=f"nothing in the source shows that it is {language.value}"),
             )
         baseline_language = None
         if request.baseline_candidate is not None:
-            other = parse(request.baseline_candidate.source)
+            source = request.baseline_candidate.source
+            other = self._look(digest_of(source), source)
             if isinstance(other, SourceError):
                 raise InvalidRequest(
                     f"the baseline candidate cannot be compiled: {other}",
                     violations=[FieldViolation("baseline_candidate.source", str(other))],
                 )
-            baseline_language = self._language("baseline_candidate.language", request.baseline_candidate, other, None)
+            baseline_language = self._language(
+                "baseline_candidate.language", request.baseline_candidate, other.language, None
+            )
         job = Job(
             evaluation_id=evaluation_id,
             problem=problem,
@@ -157,6 +170,9 @@ class Admission:
     def environment_key(self) -> str:
         """What a stored report or evaluation was made with, beside its request: another procedure, toolchain or device
         may give another result."""
+        return self._environment
+
+    def _environment_key(self) -> str:
         facts = self._facts
         return _hash(
             {
@@ -234,11 +250,22 @@ class Admission:
             violations=[FieldViolation("device", "not offered")],
         )
 
+    def _look(self, digest: str, source: str) -> Shown | SourceError:
+        """What a source shows; searches send the same ones again and again."""
+        if digest in self._shown:
+            self._shown.move_to_end(digest)
+            return self._shown[digest]
+        tree = parse(source)
+        shown = tree if isinstance(tree, SourceError) else Shown(recognise(tree), look(tree))
+        self._shown[digest] = shown
+        if len(self._shown) > SHOWN_KEPT:
+            self._shown.popitem(last=False)
+        return shown
+
     def _language(
-        self, field: str, candidate: Candidate, tree: ast.Module, problem: ProblemSource | None
+        self, field: str, candidate: Candidate, seen: Language, problem: ProblemSource | None
     ) -> Language | None:
         """The language to evaluate under; `None` where the source is in one that the problem rules out."""
-        seen = recognise(tree)
         language = candidate.language or seen
         allowed = problem.policy.languages if problem is not None else ()
         if allowed and candidate.language is not None and candidate.language not in allowed:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.telemetry import Telemetry
 
 RECENT_KEPT = 64
-"""Reports kept in memory for requests that looked into the store before one of them was there."""
+"""Reports kept in memory: for requests that looked into the store before one of them was there, and for the many that ask for the
+same few problems."""
 READ_KEPT = 32
 """Stored problems kept in memory as they were read: a digest never names another one."""
 
@@ -103,6 +104,19 @@ class Audits:
             ProblemRefused: it was accepted with a mark before, and is not now.
         """
         return _allowed(await self._store.report(digest, self._environment), accept_refused)
+
+    async def known(self, digest: str, accept_refused: bool) -> ProblemReport | None:
+        """The report that evaluations go by, if there is one of this environment. Seeds that were made since may be missing.
+
+        Raises:
+            ProblemRefused: it was accepted with a mark before, and is not now.
+        """
+        report = self._made_meanwhile(digest, accept_refused)
+        if report is None:
+            report = await self.stored(digest, accept_refused)
+            if report is not None:
+                self._remember(digest, report)
+        return report
 
     def _made_meanwhile(self, digest: str, accept_refused: bool) -> ProblemReport | None:
         return _allowed(self._recent.get(digest), accept_refused)
@@ -186,7 +200,10 @@ class Audits:
         await self._store.save_problem(
             source.digest, Problem(source=source.source, name=source.name), self._environment, report
         )
-        self._recent[source.digest] = report
+        self._remember(source.digest, report)
+
+    def _remember(self, digest: str, report: ProblemReport) -> None:
+        self._recent[digest] = report
         if len(self._recent) > RECENT_KEPT:
             self._recent.popitem(last=False)
 

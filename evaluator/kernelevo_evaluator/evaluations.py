@@ -286,7 +286,7 @@ class Evaluations:
         if self._scheduler.draining:
             raise Draining("this evaluator is shutting down; try another, or later")
         source = await self._audits.problem_of(request)
-        report = await self._audits.stored(source.digest, request.accept_refused_problem)
+        report = await self._audits.known(source.digest, request.accept_refused_problem)
         evaluation_id = before.evaluation_id if before is not None else str(uuid.uuid4())
         admitted = self._admission.resolve(request, source, report or ProblemReport(), evaluation_id)
         cached = None

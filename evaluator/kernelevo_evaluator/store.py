@@ -63,6 +63,20 @@ NEVER_CACHED = frozenset(
 """Verdicts that say something about one moment, not about the candidate."""
 
 
+# What every call needs is built once: SQLAlchemy takes longer to build a statement than SQLite to carry it out.
+_REQUEST = sa.select(requests).where(requests.c.request_id == sa.bindparam("id"))
+_REQUEST_OF_EVALUATION = sa.select(requests).where(requests.c.evaluation_id == sa.bindparam("id"))
+_EVALUATION = sa.select(evaluations.c.evaluation).where(evaluations.c.evaluation_id == sa.bindparam("id"))
+_CACHED = (
+    sa.select(evaluations.c.evaluation)
+    .where(evaluations.c.cache_key == sa.bindparam("id"))
+    .order_by(evaluations.c.sequence.desc())
+    .limit(1)
+)
+_FORGET_EVALUATION = sa.delete(evaluations).where(evaluations.c.evaluation_id == sa.bindparam("id"))
+_RECORD = sa.insert(evaluations)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedRequest:
     """A request that this evaluator has promised to carry out, or did."""
@@ -86,6 +100,13 @@ class Store:
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="store-read")
         self._writers = ThreadPoolExecutor(database.writers, thread_name_prefix="store-write")
         self.instance_id = folder.instance_id
+        own = (requests.c.owner == self.instance_id) & (requests.c.state == ACCEPTED)
+        insert = database.insert(requests)
+        self._promise_statement = insert.on_conflict_do_update(
+            index_elements=["request_id"],
+            set_={"state": insert.excluded.state, "owner": insert.excluded.owner},
+            where=own | (requests.c.state == ABANDONED),
+        ).returning(requests.c.request_id)
 
     @classmethod
     async def open(cls, state_dir: Path, database_url: str | None = None) -> Store:
@@ -232,17 +253,7 @@ class Store:
             "request": _dump(accepted.request),
             "accepted_at": time.time(),
         }
-        own = (requests.c.owner == self.instance_id) & (requests.c.state == ACCEPTED)
-        promise = (
-            self._database.insert(requests)
-            .values(values)
-            .on_conflict_do_update(
-                index_elements=["request_id"],
-                set_={"state": state, "owner": self.instance_id},
-                where=own | (requests.c.state == ABANDONED),
-            )
-        )
-        return connection.execute(promise.returning(requests.c.request_id)).first() is not None
+        return connection.execute(self._promise_statement, values).first() is not None
 
     async def _take_over(self, accepted: AcceptedRequest) -> None:
         """Make a request one's own that a dead server accepted.
@@ -282,12 +293,8 @@ class Store:
         """A request by one of its two ids."""
 
         def read(connection: sa.Connection) -> AcceptedRequest | None:
-            condition = (
-                requests.c.request_id == request_id
-                if request_id is not None
-                else requests.c.evaluation_id == evaluation_id
-            )
-            row = connection.execute(sa.select(requests).where(condition)).first()
+            statement = _REQUEST if request_id is not None else _REQUEST_OF_EVALUATION
+            row = connection.execute(statement, {"id": request_id if request_id is not None else evaluation_id}).first()
             return _accepted(row) if row is not None else None
 
         return await self._run(self._engine, read)
@@ -349,23 +356,14 @@ class Store:
         """What is recorded under an id."""
         return await self._run(
             self._engine,
-            lambda connection: _one(
-                connection,
-                sa.select(evaluations.c.evaluation).where(evaluations.c.evaluation_id == evaluation_id),
-            ),
+            lambda connection: _one(connection, _EVALUATION, evaluation_id),
         )
 
     async def cached(self, cache_key: str) -> Evaluation | None:
         """The newest evaluation that answers an equal request."""
         return await self._run(
             self._engine,
-            lambda connection: _one(
-                connection,
-                sa.select(evaluations.c.evaluation)
-                .where(evaluations.c.cache_key == cache_key)
-                .order_by(evaluations.c.sequence.desc())
-                .limit(1),
-            ),
+            lambda connection: _one(connection, _CACHED, cache_key),
         )
 
     async def page(self, problem_digest: str, before: int | None, size: int) -> tuple[list[Evaluation], int | None]:
@@ -409,22 +407,21 @@ def _dump(value: Any) -> str:
 
 
 def _record(connection: sa.Connection, evaluation: Evaluation, cache_key: str | None) -> None:
-    connection.execute(sa.delete(evaluations).where(evaluations.c.evaluation_id == evaluation.evaluation_id))
+    connection.execute(_FORGET_EVALUATION, {"id": evaluation.evaluation_id})
     text = _dump(evaluation)
-    connection.execute(
-        sa.insert(evaluations).values(
-            evaluation_id=evaluation.evaluation_id,
-            problem_digest=evaluation.problem_digest,
-            cache_key=cache_key,
-            evaluation=text,
-            bytes=len(text),
-            recorded_at=time.time(),
-        )
-    )
+    values = {
+        "evaluation_id": evaluation.evaluation_id,
+        "problem_digest": evaluation.problem_digest,
+        "cache_key": cache_key,
+        "evaluation": text,
+        "bytes": len(text),
+        "recorded_at": time.time(),
+    }
+    connection.execute(_RECORD, values)
 
 
-def _one(connection: sa.Connection, statement: sa.Select[Any]) -> Evaluation | None:
-    text = connection.execute(statement).scalar()
+def _one(connection: sa.Connection, statement: sa.Select[Any], key: str) -> Evaluation | None:
+    text = connection.execute(statement, {"id": key}).scalar()
     return from_json(json.loads(text), Evaluation) if text is not None else None
 
 
