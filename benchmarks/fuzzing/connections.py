@@ -70,7 +70,9 @@ def garbage(rng: random.Random) -> bytes:
             data = http2.frame(http2.DATA, http2.END_STREAM, 1, http2.message(rng.randbytes(50), compressed=1))
             return start + http2.headers(1, path, more=more) + data
         case 9:
-            resets = (http2.call(2 * i + 1, path, b"") + _reset(2 * i + 1) for i in range(rng.choice([1, 20, 200])))
+            resets = (
+                http2.call(2 * i + 1, path, b"") + http2.reset(2 * i + 1) for i in range(rng.choice([1, 20, 200]))
+            )
             return start + b"".join(resets)
         case 10:
             parts = (
@@ -81,10 +83,6 @@ def garbage(rng: random.Random) -> bytes:
             odd = struct.pack(">HI", rng.randrange(1, 8), rng.choice([0, 1, 2**24, 2**31, 2**32 - 1]))
             pings = http2.frame(http2.PING, 0, 0, b"12345678") * rng.choice([1, 100])
             return http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0, odd * rng.randrange(1, 20)) + pings
-
-
-def _reset(stream: int) -> bytes:
-    return http2.frame(http2.RST_STREAM, 0, stream, struct.pack(">I", 8))
 
 
 async def throw_garbage(address: str, seed: int, count: int) -> None:

@@ -25,6 +25,11 @@ def closed_window() -> bytes:
     return frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, 0))
 
 
+def reset(stream: int) -> bytes:
+    """The end of a call that its client no longer wants."""
+    return frame(RST_STREAM, 0, stream, struct.pack(">I", 8))
+
+
 def headers(stream: int, path: str, *, more: tuple[tuple[str, str], ...] = (), flags: int = END_HEADERS) -> bytes:
     """The beginning of a call of gRPC."""
     fields = (

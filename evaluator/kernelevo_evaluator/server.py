@@ -39,6 +39,9 @@ SERVICE = evaluator_pb2.DESCRIPTOR.services_by_name["EvaluatorService"].full_nam
 HEALTH_POLL_S = 1.0
 STREAMS_PER_CONNECTION = 1000
 """Calls under way on one connection; its client holds back what is beyond."""
+CALLS_BEFORE_BEGUN = 4000
+"""Calls, over all connections, that have come and are not begun; beyond it gRPC cancels new ones at random, and beyond twice as
+many all of them. Its own bound is a thousand, which a few connections that reset what they ask for fill in no time."""
 PRUNE_EVERY_S = 600.0
 _LAST_ANSWERS_S = 2.0
 """How long calls that are being answered have to end once nothing runs any more."""
@@ -234,6 +237,8 @@ def _options() -> tuple[tuple[str, int], ...]:
         ("grpc.so_reuseport", 0),
         # A reader that is slow, or a call that says nothing, holds memory here.
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+        ("grpc.server.max_pending_requests", CALLS_BEFORE_BEGUN),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * CALLS_BEFORE_BEGUN),
         # Clients ping every minute, so that a vanished host is noticed on either side.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
         ("grpc.keepalive_time_ms", 60_000),

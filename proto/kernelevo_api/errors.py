@@ -17,7 +17,7 @@
     │   └── StoreUnavailable        its store is full or cannot be written: retry
     ├── Unreachable                 nothing answers at the address, or the connection broke
     ├── DeadlineExceeded            the call's deadline passed
-    ├── CallCancelled               the call was cancelled on this side or on the other
+    ├── CallCancelled               the call was cancelled on this side
     └── ContractViolation           an answer that is not what the contract says
 
 Each reason of the table has one class and one gRPC status (`STATUS_OF`); a test holds the three together. The server raises the
@@ -171,7 +171,7 @@ class DeadlineExceeded(EvaluatorError):
 
 
 class CallCancelled(EvaluatorError):
-    """The call was cancelled."""
+    """The call was cancelled on this side."""
 
 
 class ContractViolation(EvaluatorError):
@@ -245,6 +245,10 @@ def from_status(status: status_pb2.Status) -> CallRefused | None:
     return kind(status.message, violations=violations, retry_delay=delay) if kind is not None else None
 
 
+_OWN_CANCELS = ("Locally cancelled", "Channel closed")
+"""How grpcio tells of calls that this side ended."""
+
+
 def from_rpc_error(error: grpc.RpcError, address: str) -> EvaluatorError:
     """The typed error for what gRPC raised while talking to `address`."""
     code, text, trailing = _parts(error)
@@ -265,8 +269,11 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> EvaluatorError:
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineExceeded(f"the deadline passed while waiting for {address}")
-        case grpc.StatusCode.CANCELLED:
+        case grpc.StatusCode.CANCELLED if text.startswith(_OWN_CANCELS):
             return CallCancelled(f"the call to {address} was cancelled")
+        case grpc.StatusCode.CANCELLED:
+            # Not by this side: a server that has more calls than it can begin drops some.
+            return Unreachable(f"{address} dropped the call before it was begun: {text}")
         case grpc.StatusCode.UNAUTHENTICATED:
             return Unauthenticated(text)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -25,6 +25,8 @@ from fuzzing.suspects import described, offenders
 from server_process import STOP_S, server
 
 from kernelevo_api import errors
+from kernelevo_api.channel import RetryPolicy
+from kernelevo_api.client import AsyncEvaluatorClient
 from kernelevo_api.evaluator.v1 import evaluator_pb2
 from kernelevo_api.types import Problem
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(280)
 PLAN = Plan(seed=7, messages=1500, garbage=60, idle=200, half_open=20, slow=8, batches=4)
+CAPABILITIES = "/kernelevo.evaluator.v1.EvaluatorService/GetCapabilities"
 GROWTH_BYTES = 300 << 20
 """Far more than all of it may take, far less than what is never given back would."""
 
@@ -90,6 +93,49 @@ async def test_readers_that_do_not_read_do_not_hold_up_the_end(found: Server) ->
         found.process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(found.process.wait, STOP_S) == 0
     assert found.complaints() == []
+
+
+async def test_many_who_reset_what_they_ask_for_do_not_cancel_the_calls_of_others(found: Server) -> None:
+    await found.ready()
+    # At once more calls than gRPC itself lets wait, each reset in the same breath.
+    calls = (http2.call(2 * i + 1, CAPABILITIES, b"") + http2.reset(2 * i + 1) for i in range(180))
+    opening = http2.PREFACE + http2.settings() + b"".join(calls)
+    async with grpc.aio.insecure_channel(found.address) as channel:
+        ask = channel.unary_unary(CAPABILITIES)
+        await ask(b"", timeout=60)
+
+        async def keep_asking() -> None:
+            for _ in range(30):
+                assert await ask(b"", timeout=60)
+
+        async with held(found.address, [opening] * 20), asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(keep_asking())
+
+
+async def test_a_call_that_the_server_drops_may_be_sent_again() -> None:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Dropping(),))
+    with tempfile.TemporaryDirectory(prefix="ke") as folder:
+        address = f"unix:{folder}/e.sock"
+        server.add_insecure_port(address)
+        await server.start()
+        async with AsyncEvaluatorClient(address, retry=RetryPolicy(unavailable_s=0)) as client:
+            with pytest.raises(errors.Unreachable, match="dropped") as dropped:
+                await client.get_capabilities()
+        assert dropped.value.retryable
+        await server.stop(None)
+
+
+class Dropping(grpc.GenericRpcHandler):
+    """Cancels what it is asked."""
+
+    def service(self, handler_call_details: Any) -> Any:
+        async def drop(_request: bytes, context: Any) -> bytes:
+            await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+            raise AssertionError
+
+        return grpc.unary_unary_rpc_method_handler(drop)
 
 
 @pytest.mark.parametrize("method", [one for one in METHODS if not one.streams_in], ids=lambda one: one.path)
