@@ -291,7 +291,7 @@ class Evaluations:
         admitted = self._admission.resolve(request, source, report or ProblemReport(), evaluation_id)
         cached = None
         if isinstance(admitted, Admitted) and not request.fresh:
-            cached = await self._store.cached(admitted.cache_key)
+            cached = await self._fulfilment.known(admitted.cache_key)
         if cached is None and isinstance(admitted, Admitted) and not promised:
             key = work_key(admitted, request)
             if not self._scheduler.joins(key):

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.telemetry import Telemetry
 
 RECENT_KEPT = 64
-"""Evaluations kept in memory for equal requests that come while the first is on its way into the store."""
+"""Evaluations kept in memory: for equal requests that come while the first is on its way into the store, and for the many that
+ask for the same few."""
 
 _log = structlog.get_logger("kernelevo.evaluator")
 
@@ -126,6 +127,15 @@ class Fulfilment:
         self._note(own, accepted, found.evaluation_id)
         await self.finish(opened, own, key)
 
+    async def known(self, cache_key: str) -> Evaluation | None:
+        """The evaluation that answers an equal request, if there is one."""
+        found = self._recent.get(cache_key)
+        if found is None:
+            found = await self._store.cached(cache_key)
+            if found is not None:
+                self._remember(cache_key, replace(found, from_cache=True))
+        return found
+
     async def answer(self, accepted: AcceptedRequest, cached: Evaluation, report: ProblemReport | None) -> Evaluation:
         """A request whose evaluation is known: answered and stored in one step.
 
@@ -196,11 +206,8 @@ class Fulfilment:
             evaluation = await once_more(attempt, progress, job.evaluation_id)
             self._telemetry.ran(evaluation)
             if evaluation.verdict not in NEVER_CACHED:
-                self._recent[admitted.cache_key] = replace(
-                    evaluation, findings=admitted.findings + evaluation.findings, from_cache=True
-                )
-                if len(self._recent) > RECENT_KEPT:
-                    self._recent.popitem(last=False)
+                findings = admitted.findings + evaluation.findings
+                self._remember(admitted.cache_key, replace(evaluation, findings=findings, from_cache=True))
             return evaluation
 
         ticket = self._scheduler.submit(
@@ -209,6 +216,12 @@ class Fulfilment:
         opened.ticket = ticket
         opened.submitted.set()
         return await ticket.wait()
+
+    def _remember(self, cache_key: str, evaluation: Evaluation) -> None:
+        self._recent[cache_key] = evaluation
+        self._recent.move_to_end(cache_key)
+        if len(self._recent) > RECENT_KEPT:
+            self._recent.popitem(last=False)
 
     async def _fail(self, opened: OpenRequest, error: CallRefused) -> None:
         opened.ending = True
