@@ -79,8 +79,11 @@ async def _evaluated(served: Server) -> list[EvaluateRequest]:
             for number in range(STORED)
         ]
         for request in asked:
-            evaluation = await client.evaluate(request)
-            assert evaluation.verdict is Verdict.PASSED, evaluation.message
+            verdict = Verdict.TIMING_DISPUTED
+            while verdict is Verdict.TIMING_DISPUTED:  # a busy host's word, which is not stored for others
+                evaluation = await client.evaluate(request)
+                verdict = evaluation.verdict
+            assert verdict is Verdict.PASSED, evaluation.message
     return asked
 
 
