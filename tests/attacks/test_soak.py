@@ -1,4 +1,4 @@
-"""A short soak; benchmarks/isolation.py runs the long one."""
+"""A short soak; benchmarks/hostile_soak.py runs the long one."""
 
 from __future__ import annotations
 
