@@ -26,6 +26,8 @@ class BestKernel:
     candidate_id: str
     source: str
     """With a comment at its head that says where it comes from."""
+    digest: str
+    """SHA-256 of the source without that comment."""
     speedup: Ratio | None
     verified: bool
     """Its speedup was measured anew at the end of the run."""
@@ -52,9 +54,12 @@ def best_kernel(run_dir: Path) -> BestKernel | None:
             speedup = state.best.speedup if state.best is not None else None
         if best_id is None:
             return None
-        source = store.text(state.candidates[best_id].proposed.source_digest)
+        digest = state.candidates[best_id].proposed.source_digest
+        source = store.text(digest)
     header = _header(state, best_id, speedup, verified=verified)
-    return BestKernel(candidate_id=best_id, source=f"{header}\n{source}", speedup=speedup, verified=verified)
+    return BestKernel(
+        candidate_id=best_id, source=f"{header}\n{source}", digest=digest, speedup=speedup, verified=verified
+    )
 
 
 def _header(state: RunState, best_id: str, speedup: Ratio | None, *, verified: bool) -> str:

@@ -56,7 +56,7 @@ async def make_run(folder: Path, evaluations: int = 6, speed: float = 4.0) -> No
         await Engine(store, EvaluatorPool([Endpoint(name="one", transport=ScriptedEvaluator(speed=speed))])).run()
 
 
-@pytest.mark.parametrize("command", ["evaluate", "evolve", "compare", "best", "report", "settings"])
+@pytest.mark.parametrize("command", ["evaluate", "evolve", "bench", "compare", "best", "apply", "report", "settings"])
 def test_every_command_teaches(command: str) -> None:
     result = kernelevo_command(command, "--help")
     assert result.exit_code == 0

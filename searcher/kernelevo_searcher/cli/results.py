@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,24 +23,42 @@ from kernelevo_searcher.cli.common import (
 from kernelevo_searcher.display import ratio_text
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.settings import SearcherSettings, setting_origins
+from kernelevo_searcher.state import replay
+from kernelevo_searcher.store import RunStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["best", "report", "settings"]
 
 
 @app.command()
-def best(run: RunArgument, output: OutputOption = None, as_json: JsonOption = False) -> None:
+def best(
+    run: RunArgument,
+    output: OutputOption = None,
+    torch_library: Annotated[
+        bool,
+        typer.Option(
+            "--torch-library", help="registered as a custom operator of torch, which torch.compile takes whole"
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Print the best kernel of a run, or write it to a file that stands on its own.
 
     While the run goes on it is the best so far, and says that it is not verified.
 
     \b
-    Example:
+    Examples:
       kernelevo best runs/softmax-20261201-101500-3f2a -o fast_softmax.py
+      kernelevo best runs/softmax-20261201-101500-3f2a --torch-library -o softmax_operator.py
     """
     with reported_errors():
         kernel = best_kernel(run)
         if kernel is None:
             raise Exit(NOT_PASSED, f"nothing passed in {run} yet.")
+        if torch_library:
+            kernel = as_operator(run, kernel)
         if output is not None:
             try:
                 output.write_text(kernel.source, encoding="utf-8")
@@ -100,6 +120,23 @@ def settings() -> None:
             value = getattr(current, name)
             shown = getattr(value, "value", value)
             typer.echo(f"{name} = {shown!r}  ({origins[name]})  {field.description or ''}")
+
+
+def as_operator(run: Path, kernel: BestKernel) -> BestKernel:
+    """The kernel with what registers it as an operator of torch.
+
+    Raises:
+        BadInput: it cannot be one.
+    """
+    from kernelevo_searcher.integrate.operator import operator_module
+
+    with RunStore.open(run, read_only=True) as store:
+        state = replay(store.records())
+        assert state.started is not None and state.registered is not None
+        reference = store.text(state.started.problem_digest)
+    return replace(
+        kernel, source=operator_module(kernel, state.started.problem_name, reference, state.registered.report)
+    )
 
 
 def _caveat(kernel: BestKernel) -> str:
