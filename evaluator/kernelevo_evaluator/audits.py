@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 RECENT_KEPT = 64
 """Reports kept in memory: for requests that looked into the store before one of them was there, and for the many that ask for the
 same few problems."""
+_OF_THE_HOST = frozenset({"too_large"})
+"""Findings that refuse a problem on one host, and not on a larger one of the same kind."""
 READ_KEPT = 32
 """Stored problems kept in memory as they were read: a digest never names another one."""
 
@@ -101,7 +103,7 @@ class Audits:
         """The stored report, if there is one of this environment.
 
         Raises:
-            ProblemRefused: it was accepted with a mark before, and is not now.
+            ProblemRefused: its audit refuses it, and nobody accepts it all the same.
         """
         return _allowed(await self._store.report(digest, self._environment), accept_refused)
 
@@ -175,8 +177,10 @@ class Audits:
                         source.digest,
                     )
             except executors.ProblemRefused as refused:
+                if refused.report is not None and _is_lasting(refused.report):
+                    await self._keep(source, _of(source, refused.report))
                 raise _refusal(str(refused), refused.report, refused.code) from refused
-            report = replace(report, problem_digest=source.digest, name=source.name, policy=source.policy)
+            report = _of(source, report)
             await self._keep(source, report)
             return report
 
@@ -212,10 +216,24 @@ def _has_looked_for_seeds(report: ProblemReport) -> bool:
     return bool(report.seeds) or any(finding.code == NO_SEED for finding in report.findings)
 
 
+def _of(source: ProblemSource, report: ProblemReport) -> ProblemReport:
+    return replace(report, problem_digest=source.digest, name=source.name, policy=source.policy)
+
+
+def _is_lasting(report: ProblemReport) -> bool:
+    """Whether what refuses a problem is the problem's own, so that another audit would find it again. Without a report the
+    reference failed, which may have been the moment's doing, or that of a package that was not installed."""
+    return not any(one.refuses and one.code in _OF_THE_HOST for one in report.findings)
+
+
 def _allowed(report: ProblemReport | None, accept_refused: bool) -> ProblemReport | None:
-    if report is not None and report.accepted_with_mark and not accept_refused:
-        raise _refusal("the audit refuses this problem; it was accepted with a mark before", report)
-    return report
+    """A report as it stands for who asks: refused, or accepted with a mark, where its audit refuses the problem."""
+    if report is None:
+        return None
+    refusing = [finding.message for finding in report.findings if finding.refuses]
+    if refusing and not accept_refused:
+        raise _refusal(f"the audit refuses this problem: {'; '.join(refusing)}", report)
+    return replace(report, accepted_with_mark=bool(refusing))
 
 
 def _refusal(message: str, report: ProblemReport | None, code: str = "") -> ProblemRefused:

@@ -25,6 +25,7 @@ from kernelevo_api.errors import (
     QueueFull,
     TooLarge,
 )
+from kernelevo_api.json import to_json as limits_json
 from kernelevo_api.pool import NoEvaluator
 from kernelevo_api.types import Verdict
 from kernelevo_searcher.events import text_digest
@@ -49,6 +50,7 @@ __all__ = [
     "count",
     "device_of",
     "from_json",
+    "limits_of",
     "to_json",
 ]
 
@@ -97,6 +99,8 @@ class Checked:
     """The audit took."""
     on: str = ""
     """The device, and the evaluator's version."""
+    limits: str = ""
+    """Under which it was audited: what does not run within these may run within others."""
 
 
 def count(results: Iterable[Checked]) -> dict[str, Any]:
@@ -120,7 +124,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._held: dict[tuple[str, str], Checked] = {}
+        self._held: dict[tuple[str, str, str], Checked] = {}
         try:
             lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,21 +136,21 @@ class Record:
                     if number == len(lines):
                         continue
                     raise BadInput(f"{path} is no record of a check: line {number}.") from None
-                self._held[found.digest, found.on] = found
+                self._held[found.digest, found.on, found.limits] = found
             with path.open("a", encoding="utf-8") as file:
                 if lines and not path.read_text(encoding="utf-8").endswith("\n"):
                     file.write("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"the record {path} cannot be used: {error}") from error
 
-    def find(self, digest: str, on: str) -> Checked | None:
-        """What was found for this source on this device."""
-        return self._held.get((digest, on))
+    def find(self, digest: str, on: str, limits: str) -> Checked | None:
+        """What was found for this source on this device, within these limits."""
+        return self._held.get((digest, on, limits))
 
     def add(self, one: Checked) -> None:
         """Keep a result, unless nothing was learnt."""
         if one.state is not State.NOT_CHECKED:
-            self._held[one.digest, one.on] = one
+            self._held[one.digest, one.on, one.limits] = one
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(to_json(one), allow_nan=False) + "\n")
 
@@ -202,7 +206,7 @@ async def check(
             record.add(one)
         tell(one)
 
-    on = {endpoint.name: device_of(endpoint) for endpoint in pool.endpoints}
+    places = dict.fromkeys((device_of(endpoint), limits_of(endpoint)) for endpoint in pool.endpoints)
     for entry in entries:
         try:
             problem = entry.read()
@@ -210,7 +214,7 @@ async def check(
             done(Checked(entry.name, State.FAILED, codes=(_UNREADABLE,), reasons=(str(error),)), keep=False)
             continue
         digest = text_digest(problem.source)
-        known = [record.find(digest, place) for place in on.values()] if record is not None else []
+        known = [record.find(digest, *place) for place in places] if record is not None else []
         held = next((one for one in known if one is not None), None)
         if held is not None:
             done(held, keep=False)
@@ -221,7 +225,7 @@ async def check(
         while waiting:
             item = waiting.popleft()
             begin(item.entry.name)
-            one = await check_one(item, endpoint, on[endpoint.name])
+            one = await check_one(item, endpoint)
             if one is not None:
                 done(one)
             elif item.tries < TRIES:
@@ -238,12 +242,14 @@ async def check(
     return results
 
 
-async def check_one(item: Work, endpoint: Endpoint, on: str, *, accept_refused: bool = False) -> Checked | None:
+async def check_one(item: Work, endpoint: Endpoint, *, accept_refused: bool = False) -> Checked | None:
     """The result by one evaluator; None where it failed, which counts as a try."""
     digest, began = text_digest(item.problem.source), time.monotonic()
+    on, limits = device_of(endpoint), limits_of(endpoint)
 
     def result(state: State, **more: Any) -> Checked:
-        return Checked(item.entry.name, state, digest, seconds=round(time.monotonic() - began, 2), on=on, **more)
+        seconds = round(time.monotonic() - began, 2)
+        return Checked(item.entry.name, state, digest, seconds=seconds, on=on, limits=limits, **more)
 
     while True:
         try:
@@ -301,3 +307,12 @@ def device_of(endpoint: Endpoint) -> str:
         return ""
     devices = ", ".join(sorted({one.name for one in capabilities.devices}))
     return f"{devices}; evaluator {capabilities.evaluator_version}"
+
+
+def limits_of(endpoint: Endpoint) -> str:
+    """The limits that an evaluator audits under, e.g. "prepare_time=30, check_time=60, memory_bytes=4294967296"."""
+    capabilities = endpoint.capabilities
+    if capabilities is None or capabilities.default_limits is None:
+        return ""
+    found = limits_json(capabilities.default_limits)
+    return ", ".join(f"{name}={int(value) if value == int(value) else value}" for name, value in found.items())

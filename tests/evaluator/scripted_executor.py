@@ -184,7 +184,8 @@ class ScriptedExecutor(Executor):
                 raise
         findings: tuple[Finding, ...] = ()
         if "# refuse" in problem.source:
-            findings = (Finding(code="constant_output", message="does not depend on its input", refuses=True),)
+            code = "too_large" if "too_large" in problem.source else "constant_output"
+            findings = (Finding(code=code, message="does not depend on its input", refuses=True),)
             if not accept_refused:
                 raise ProblemRefused("the audit refuses it", ProblemReport(findings=findings))
         progress(Stage.BASELINE, "timing eager")

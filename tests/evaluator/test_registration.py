@@ -68,6 +68,33 @@ class TestProblems:
         evaluation = await client.evaluate(make_request(problem=refused, accept_refused_problem=True))
         assert evaluation.problem_accepted_with_mark
 
+    async def test_a_refused_problem_is_audited_once_too(self, host: Any) -> None:
+        client = await host.start()
+        refused, digest = Problem(source=REFUSED), problem_digest(REFUSED)
+        said = []
+        for again in (False, False, True):
+            if again:
+                await host.stop()
+                client = await host.start()
+            with pytest.raises(errors.ProblemRefused) as caught:
+                await client.register_problem(refused)
+            said.append([one.description for one in caught.value.violations])
+        assert said[0] == said[1] == said[2] and host.executor.audits == []
+        assert (await client.register_problem(refused, accept_refused=True)).accepted_with_mark
+        assert host.executor.audits == []
+        await host.stop()
+        client = await host.start(ScriptedExecutor(toolchain_version="2"))
+        with pytest.raises(errors.ProblemRefused):
+            await client.register_problem(refused)
+        assert host.executor.audits == [digest]
+
+    async def test_what_the_host_is_too_small_for_is_audited_again(self, host: Any) -> None:
+        client = await host.start()
+        for _ in range(2):
+            with pytest.raises(errors.ProblemRefused):
+                await client.register_problem(Problem(source=f"{REFUSED}# too_large\n"))
+        assert len(host.executor.audits) == 2
+
     async def test_another_toolchain_is_audited_again(self, host: Any, make_request: Any) -> None:
         client = await host.start()
         await client.register_problem(Problem(source=PROBLEM))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 from kernelevo_api.errors import EvaluatorFault, FieldViolation, ProblemRefused
 from kernelevo_api.pool import Endpoint, EvaluatorPool, NoEvaluator
-from kernelevo_api.types import Problem, ProblemReport
+from kernelevo_api.types import Capabilities, Limits, Problem, ProblemReport
 from kernelevo_searcher.catalogue import find_problem, find_problems, sample
 from kernelevo_searcher.checking import Record, State, check, count
 from kernelevo_searcher.cli import app
@@ -148,6 +150,26 @@ async def test_each_is_checked_once_and_a_record_goes_on(checkout: Path, tmp_pat
     (tmp_path / "other.txt").write_text("no record\nat all\n", encoding="utf-8")
     with pytest.raises(BadInput, match="no record of a check"):
         Record(tmp_path / "other.txt")
+
+
+async def test_a_record_counts_for_the_limits_that_it_was_made_under(checkout: Path, tmp_path: Path) -> None:
+    class Limited(ScriptedEvaluator):
+        memory = 1 << 32
+
+        async def get_capabilities(self) -> Capabilities:
+            limits = Limits(memory_bytes=self.memory, check_time=timedelta(seconds=7.5), run_time=timedelta(seconds=60))
+            return replace(await super().get_capabilities(), default_limits=limits)
+
+    entries, path, judge = find_problems(checkout), tmp_path / "record.jsonl", Limited()
+    registrations = []
+    for memory in (1 << 32, 1 << 32, 1 << 33):
+        judge.memory = memory
+        pool = EvaluatorPool([Endpoint(name="one", transport=judge)])
+        await pool.connect()
+        results = await check(entries, pool, record=Record(path))
+        registrations.append(judge.registrations)
+        assert {one.limits for one in results} == {f"check_time=7.5, run_time=60, memory_bytes={memory}"}
+    assert registrations == [len(entries), len(entries), 2 * len(entries)]
 
 
 async def test_without_an_evaluator_the_check_ends(checkout: Path) -> None:

@@ -18,7 +18,7 @@ from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Verdict
 from kernelevo_searcher import runs
 from kernelevo_searcher.best import write_best
 from kernelevo_searcher.catalogue import Entry
-from kernelevo_searcher.checking import TRIES, State, Work, answers, check_one, device_of
+from kernelevo_searcher.checking import TRIES, State, Work, answers, check_one
 from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.events import Paused, Resumed
 from kernelevo_searcher.inputs import BadInput
@@ -200,7 +200,7 @@ class _Runner:
             async with drain.preparing():
                 work = Work(Entry(problem.name, source=source.source), source, tries=task.tries)
                 accept = suite.settings.accept_refused_problem
-                found = await check_one(work, place, device_of(place), accept_refused=accept)
+                found = await check_one(work, place, accept_refused=accept)
                 if found is None:
                     raise NoEvaluator("; ".join(work.troubles))
                 if found.state is not State.TAKEN:
