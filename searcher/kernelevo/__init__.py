@@ -4,8 +4,10 @@
 
     best = kernelevo.evolve("problem.py", start=["kernel.py"], evaluations=25)
     verdict = kernelevo.evaluate("problem.py", "kernel.py").verdict
+    faster = kernelevo.optimize(module.eval(), example_inputs, evaluations=25)
 
-`evaluate` and `evolve` start an event loop; inside one, use `kernelevo_searcher.runs`. Errors are those that the messages name:
+They wait until they are done; within asyncio, `kernelevo_searcher.runs` does not. `optimize` imports torch, when it is first
+used. Errors are those that the messages name:
 `kernelevo_api.errors.EvaluatorError`, `kernelevo_api.pool.NoEvaluator`, and `BadInput` for a file that is none.
 """
 
@@ -15,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kernelevo.optimizing import optimize
     from kernelevo_api.client import AsyncEvaluatorClient, EvaluatorClient
     from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Evaluation, Problem, Verdict
     from kernelevo_searcher.best import BestKernel, best_kernel
@@ -35,12 +38,14 @@ __all__ = [
     "best_kernel",
     "evaluate",
     "evolve",
+    "optimize",
 ]
 
 _HOMES = {
     "kernelevo_api.client": ("AsyncEvaluatorClient", "EvaluatorClient"),
     "kernelevo_api.types": ("Candidate", "Effort", "EvaluateRequest", "Evaluation", "Problem", "Verdict"),
     "kernelevo_searcher.face": ("evaluate", "evolve"),
+    "kernelevo.optimizing": ("optimize",),
     "kernelevo_searcher.best": ("BestKernel", "best_kernel"),
     "kernelevo_searcher.inputs": ("BadInput",),
 }

@@ -1,11 +1,12 @@
-"""`kernelevo.evaluate` and `kernelevo.evolve`: what the command does, for Python programs without an event loop."""
+"""`kernelevo.evaluate` and `kernelevo.evolve`: what the command does, for Python programs."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernelevo_api.types import Effort
 from kernelevo_searcher import runs
@@ -15,11 +16,23 @@ from kernelevo_searcher.inputs import read_candidate
 from kernelevo_searcher.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from kernelevo_api.types import Evaluation
 
-__all__ = ["evaluate", "evolve"]
+__all__ = ["evaluate", "evolve", "wait_for"]
+
+T = TypeVar("T")
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, also where this thread has an event loop already, as a notebook's has: then in a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1, thread_name_prefix="kernelevo") as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def evaluate(
@@ -44,7 +57,7 @@ def evaluate(
     """
     task, source = find_problem(problem, level, problem_id), read_candidate(Path(candidate))
     with tempfile.TemporaryDirectory(prefix="kernelevo-", ignore_cleanup_errors=True) as folder:
-        return asyncio.run(runs.evaluate(task, source, load_settings(**settings), folder=Path(folder), effort=effort))
+        return wait_for(runs.evaluate(task, source, load_settings(**settings), folder=Path(folder), effort=effort))
 
 
 def evolve(
@@ -72,7 +85,7 @@ def evolve(
     task = find_problem(problem, level, problem_id)
     kernels = [(Path(path).name, read_candidate(Path(path), "the starting kernel")) for path in start]
     folder = Path(run_dir) if run_dir is not None else runs.new_run_dir(loaded, task)
-    state = asyncio.run(runs.evolve(task, kernels, loaded, run_dir=folder))
+    state = wait_for(runs.evolve(task, kernels, loaded, run_dir=folder))
     if state.finished is None or state.finished.best_id is None:
         return None
     return best_kernel(folder)

@@ -3,6 +3,7 @@ comes after one."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.searcher.scripted_evaluator import ScriptedEvaluator
@@ -20,14 +21,12 @@ __all__ = ["store_run"]
 
 
 class _Reporting(ScriptedEvaluator):
-    def __init__(self, shape: tuple[int, ...], mutates: bool) -> None:
-        super().__init__(speed=6.0)
+    def __init__(self, shape: tuple[int, ...], mutates: bool, speed: float) -> None:
+        super().__init__(speed=speed)
         self._shape = shape
         self._mutates = mutates
 
     async def register_problem(self, problem: Problem, **options: Any) -> ProblemReport:
-        from dataclasses import replace
-
         report = await super().register_problem(problem, **options)
         return replace(
             report,
@@ -38,7 +37,14 @@ class _Reporting(ScriptedEvaluator):
 
 
 async def store_run(
-    folder: Path, problem: str, kernel: str, *, name: str = "p", shape: tuple[int, ...] = (4, 8), mutates: bool = False
+    folder: Path,
+    problem: str,
+    kernel: str,
+    *,
+    name: str = "p",
+    shape: tuple[int, ...] = (4, 8),
+    mutates: bool = False,
+    speed: float = 6.0,
 ) -> Path:
     """The run, in this folder."""
     event, texts = start_events(
@@ -49,6 +55,6 @@ async def store_run(
     )
     with RunStore.create(folder) as store:
         store.append(event, texts=texts)
-        pool = EvaluatorPool([Endpoint(name="one", transport=_Reporting(shape, mutates))])
+        pool = EvaluatorPool([Endpoint(name="one", transport=_Reporting(shape, mutates, speed))])
         await Engine(store, pool).run()
     return folder
