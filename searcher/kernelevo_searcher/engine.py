@@ -113,8 +113,9 @@ class Engine:
             wake=self._wake.set,
             cost=cost,
         )
-        self._resumed = self.state.last_sequence > 1
         self._new_settings = settings or self.state.settings
+        # What was only made is begun, unless it is asked for something else than it was made with.
+        self._resumed = self.state.last_sequence > 1 or self._new_settings != self.state.settings
         self._searched_s = self.state.active_s
         self._began = time.monotonic()
         pool.on_wait = self._evaluators_wait

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -299,6 +300,18 @@ async def test_a_finished_run_can_be_given_more(tmp_path: Path) -> None:
         )
         second = await Engine(store, pool, settings=more).run()
     assert second.evaluated == 12 and second.finished is not None
+
+
+async def test_what_was_only_made_may_be_begun_with_other_settings(tmp_path: Path) -> None:
+    made = RunSettings(evaluations=20)
+    event, texts = start_events(
+        version="0", problem=Problem(source=PROBLEM, name="p"), settings=made, start=[("k", KERNEL)]
+    )
+    with RunStore.create(tmp_path) as store:
+        store.append(event, texts=texts)
+        pool = EvaluatorPool([Endpoint(name="e0", transport=ScriptedEvaluator())])
+        state = await Engine(store, pool, settings=replace(made, evaluations=5)).run()
+    assert state.evaluated == 5 and replay(read_records(tmp_path)) == state
 
 
 async def test_a_run_without_limits_ends_when_nothing_improves(tmp_path: Path) -> None:
