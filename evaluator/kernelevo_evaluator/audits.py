@@ -111,7 +111,7 @@ class Audits:
         """The report that evaluations go by, if there is one of this environment. Seeds that were made since may be missing.
 
         Raises:
-            ProblemRefused: it was accepted with a mark before, and is not now.
+            ProblemRefused: its audit refuses it, and nobody accepts it all the same.
         """
         report = self._made_meanwhile(digest, accept_refused)
         if report is None:
@@ -233,7 +233,8 @@ def _allowed(report: ProblemReport | None, accept_refused: bool) -> ProblemRepor
     refusing = [finding.message for finding in report.findings if finding.refuses]
     if refusing and not accept_refused:
         raise _refusal(f"the audit refuses this problem: {'; '.join(refusing)}", report)
-    return replace(report, accepted_with_mark=bool(refusing))
+    marked = bool(refusing)
+    return report if report.accepted_with_mark == marked else replace(report, accepted_with_mark=marked)
 
 
 def _refusal(message: str, report: ProblemReport | None, code: str = "") -> ProblemRefused:
