@@ -302,7 +302,7 @@ def test_bad_input_says_what_to_do(
 def test_killed_at_any_moment_the_suite_goes_on(problems: Path, tmp_path: Path) -> None:
     with serve_evaluator(SEEDS) as evaluator:
         command = [sys.executable, "-m", "kernelevo_searcher", "bench"]
-        begin = ["problems", "--run", "suite", "--evaluations", "3", "--jobs", "2"]
+        begin = ["problems", "--run", "suite", "--evaluations", "3", "--jobs", "2", "--policy", "greedy"]
         go_on = ["--resume", "suite"]
         where = ["--evaluator", evaluator.address]
         for moment in (1, 4, 9, 15):
@@ -324,7 +324,7 @@ def test_killed_at_any_moment_the_suite_goes_on(problems: Path, tmp_path: Path) 
         shown = CliRunner().invoke(app, ["report", str(tmp_path / "suite")])
         assert shown.exit_code == 0 and shown.stdout.strip().endswith("report.html")
     assert told["problems"] == 5 and sum(told["endings"].values()) == 5 and "open" not in told["endings"]
-    assert told["evaluated"] == 15
+    assert told["evaluated"] == 15 and told["settings"]["policy"] == "greedy"
     # Nothing was measured twice: each request was carried out once, those of the runs and one a problem over torch.compile.
     assert Counter(evaluator.carried_out).most_common(1)[0][1] == 1
     started = sum(

@@ -33,6 +33,7 @@ from kernelevo_searcher.display import plain, ratio_text
 from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.evaluators import open_evaluators
 from kernelevo_searcher.inputs import BadInput
+from kernelevo_searcher.mechanisms import Mechanism, PolicyName  # noqa: TC001 - typer resolves them
 from kernelevo_searcher.open_models import open_models
 from kernelevo_searcher.runs import folder_name, unique_name
 from kernelevo_searcher.suite.folder import Suite
@@ -92,6 +93,12 @@ def bench(
         ),
     ] = True,
     hints: Annotated[str | None, typer.Option(help="advice to the model, in your own words")] = None,
+    policy: Annotated[
+        PolicyName | None, typer.Option(help="how the searches choose; the others are baselines [default: evolve]")
+    ] = None,
+    without: Annotated[
+        list[Mechanism] | None, typer.Option(help="leave this part of the policy out, to see its worth (repeatable)")
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="searches at once [default: one for each lane of the evaluators, two with a model]"),
@@ -139,6 +146,8 @@ def bench(
             "baseline": checked_baseline(baseline),
             "hints": advice(hints, None),
             "seed": seed,
+            "policy": policy,
+            "without": tuple(without or ()),
             "device": device,
         }
         if resume is not None:
