@@ -47,6 +47,7 @@ if sys.platform != "linux":
     pytest.skip("the evaluator runs on Linux", allow_module_level=True)
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
@@ -147,7 +148,6 @@ async def test_a_candidate_is_built_checked_and_timed_on_the_workers_host(servic
     await service.until(lambda: service.executor.lane_states.get(device.id) is LaneState.IDLE)
 
 
-@pytest.mark.slow
 async def test_what_a_killed_worker_ran_ends_with_it(service: Service) -> None:
     task, request = await service.hangs()
     (worker,) = service.workers()

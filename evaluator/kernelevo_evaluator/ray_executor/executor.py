@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import structlog
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from kernelevo_api.types import Evaluation, Stage, Verdict
 from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault
@@ -120,7 +120,7 @@ class RayExecutor(Executor):
                 logging_level="warning",
                 **options,
             )
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
             raise ExecutorFault(f"no Ray cluster answers: {error}") from error
         self._connected = True
 
