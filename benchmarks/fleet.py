@@ -8,7 +8,7 @@ fairly twenty searchers share sixteen lanes, and what a lost host costs.
 Everything is on this machine, so that it ends where this machine does; what an evaluation costs a service and a searcher says
 where they end by themselves.
 
-    python benchmarks/fleet.py [--lanes 1 4 16 64 256] [--each 1.0] [--seconds 20] [--only lanes ceiling fairness loss]
+    python benchmarks/fleet.py [--lanes 1 4 16 64 256] [--each 1.0] [--seconds 20] [--only lanes long ceiling fairness loss]
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 LANES_PER_HOST = 16
 SEARCHERS = 20
-PARTS = ("lanes", "ceiling", "fairness", "loss")
+LONG_S = 8.0
+"""Of evaluations that are as long as real ones: the largest size again with these."""
+PARTS = ("lanes", "long", "ceiling", "fairness", "loss")
 PROBLEM = """\
 import torch
 from torch import nn
@@ -317,6 +319,8 @@ def main() -> None:
     figures: list[dict[str, Any]] = []
     if "lanes" in options.only:
         figures += throughput(options.lanes, options.each, options.seconds, raw)
+    if "long" in options.only:
+        figures += throughput([max(options.lanes)], LONG_S, options.seconds, raw)
     for part, measured in (("ceiling", ceiling), ("fairness", fairness), ("loss", loss)):
         if part in options.only:
             figures += measured(options.seconds, raw)
