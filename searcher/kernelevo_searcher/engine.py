@@ -8,7 +8,6 @@ sending again, under their own ids, the evaluations that were under way.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from kernelevo_searcher.events import (
     RunResumed,
     RunSettings,
     RunStarted,
+    SlotsChanged,
     StartCandidate,
     text_digest,
 )
@@ -36,13 +36,14 @@ from kernelevo_searcher.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from datetime import datetime
 
     from kernelevo_api.pool import EvaluatorPool, Notice
     from kernelevo_api.types import Problem, Progress
     from kernelevo_searcher.state import RunState
     from kernelevo_searcher.store import RunStore
 
-__all__ = ["Engine", "start_events"]
+__all__ = ["Engine", "live_resources", "start_events"]
 
 
 def start_events(
@@ -66,6 +67,16 @@ def start_events(
         start=tuple(StartCandidate(name=name, source_digest=text_digest(source)) for name, source in start),
     )
     return event, (problem.source, *(source for _, source in start))
+
+
+def live_resources(journal: Journal, steps: Steps, calls: ModelCalls, now: datetime) -> policy.Resources:
+    """What a run that calls models and evaluators itself decides by, besides its state: follows from the log and the time."""
+    return policy.Resources(
+        slots=journal.state.slots,
+        models=calls.resources(),
+        seeds=steps.seed_digests,
+        active_s=journal.state.active_at(now),
+    )
 
 
 class Engine:
@@ -116,8 +127,6 @@ class Engine:
         self._new_settings = settings or self.state.settings
         # What was only made is begun, unless it is asked for something else than it was made with.
         self._resumed = self.state.last_sequence > 1 or self._new_settings != self.state.settings
-        self._searched_s = self.state.active_s
-        self._began = time.monotonic()
         pool.on_wait = self._evaluators_wait
         pool.on_notice = self._evaluator_changed
 
@@ -196,49 +205,51 @@ class Engine:
     async def _loop(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             self._wake.clear()
-            action = policy.decide(self.state, self._resources(), self._journal.rng("decide"))
-            if self._drain.asked and action is not policy.Finish.FINISH:
-                if self._drained():
-                    return
-                action = policy.Wait.WAIT
-            match action:
-                case policy.Wait.WAIT:
-                    await self._sleep()
-                case policy.Evaluate():
-                    started = self._steps.start_evaluation(action, self._pool.choose())
-                    self._begin(tasks, self._evaluate(started))
-                case policy.Propose(kind) if kind is not ActionKind.TUNE:
-                    request = self._calls.request(action)
-                    call = self._calls.start(action, request)
-                    if call is not None:
-                        self._begin(tasks, self._calls.ask(call, request))
-                case _:
-                    self._steps.take(action)
-                    if action is policy.Finish.FINISH:
+            with self._journal.moment() as now:
+                action = self._decide(now)
+                if self._drain.asked and action is not policy.Finish.FINISH:
+                    if self._drained():
                         return
+                    action = policy.Wait.WAIT
+                self._take(tasks, action)
+            if action is policy.Finish.FINISH:
+                return
+            if action is policy.Wait.WAIT:
+                await self._sleep()
             # Tasks that were started get their turn, however busy the loop is.
             await asyncio.sleep(0)
+
+    def _decide(self, now: datetime) -> policy.Action:
+        if self._pool.slots != self.state.slots:
+            self._journal.write(SlotsChanged(slots=self._pool.slots))
+        resources = live_resources(self._journal, self._steps, self._calls, now)
+        return policy.decide(self.state, resources, self._journal.rng("decide"))
+
+    def _take(self, tasks: asyncio.TaskGroup, action: policy.Action) -> None:
+        """Carry an action out, as far as nobody is waited for."""
+        match action:
+            case policy.Wait.WAIT:
+                return
+            case policy.Evaluate():
+                started = self._steps.start_evaluation(action, self._pool.choose())
+                self._begin(tasks, self._evaluate(started))
+            case policy.Propose(kind) if kind is not ActionKind.TUNE:
+                request = self._calls.request(action)
+                call = self._calls.start(action, request)
+                if call is not None:
+                    self._begin(tasks, self._calls.ask(call, request))
+            case _:
+                self._steps.take(action)
 
     def _drained(self) -> bool:
         """Whether nobody works for us any more. What no evaluator holds, as none answers, is sent again by who resumes."""
         return not self.state.calls and not self._pool.outstanding
 
-    def _resources(self) -> policy.Resources:
-        return policy.Resources(
-            slots=self._pool.slots,
-            models=self._calls.resources(),
-            seeds=tuple(text_digest(source) for _, source, _ in self._steps.seeds),
-            active_s=self._active_s(),
-        )
-
-    def _active_s(self) -> float:
-        return self._searched_s + time.monotonic() - self._began
-
     async def _sleep(self) -> None:
         """Until something comes back, or the time is up."""
         left = None
         if self.state.settings.minutes is not None and self.state.stop is None and not self._drain.asked:
-            left = max(0.0, self.state.settings.minutes * 60 - self._active_s()) + 0.05
+            left = max(0.0, self.state.settings.minutes * 60 - self.state.active_at(self._journal.now())) + 0.05
         try:
             async with asyncio.timeout(left):
                 await self._wake.wait()

@@ -40,9 +40,11 @@ __all__ = [
     "EvaluatorChanged",
     "EvaluatorsConnected",
     "Event",
+    "FilesAsked",
     "ModelCallFailed",
     "ModelCallFinished",
     "ModelCallStarted",
+    "ModelCallUnaffordable",
     "NothingToTune",
     "ParameterValue",
     "Paused",
@@ -53,6 +55,7 @@ __all__ = [
     "RunResumed",
     "RunSettings",
     "RunStarted",
+    "SlotsChanged",
     "StartCandidate",
     "StopDecided",
     "VerificationFinished",
@@ -139,6 +142,16 @@ class RunResumed:
     """A process took the run up again; what was in flight is sent again under its own id."""
 
     settings: RunSettings
+    by_files: bool = False
+    """It writes what is asked to files, and sends nothing itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesAsked:
+    """Somebody asks, by files, for so much more than is out; the search's rules may grant less."""
+
+    prompts: int = 0
+    evaluations: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +171,13 @@ class EvaluatorChanged:
     evaluator: str
     change: Change
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsChanged:
+    """So many evaluations may be in flight at once from now on: evaluators came, went, or are full."""
+
+    slots: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +242,21 @@ class ModelCallStarted:
     body_digest: str | None = None
     """Of the request's body, where it was handed out in a file: somebody else sends it, and its reply is told whenever it
     comes. Absent for a call that this program sends."""
+    prompt_digests: tuple[str, ...] = ()
+    """Of the messages that this program sends, in their order; none for a call that was handed out, whose body has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCallUnaffordable:
+    """A call was wanted, and what is neither spent nor reserved does not pay for it at its largest. Nothing was sent."""
+
+    action: ActionKind
+    model: str
+    """Its label."""
+    reserved_tokens: int
+    """What it would have reserved."""
+    reserved_dollars: float | None = None
+    parent_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +272,12 @@ class ModelCallFinished:
     source_digest: str | None = None
     idea: str = ""
     detail: str = ""
+    cut: bool = False
+    """The provider says that the reply ran into its limit, or it broke off."""
+    declined: bool = False
+    """The provider says that the model refused, or that a filter stepped in."""
+    model: str = ""
+    """As the endpoint names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,11 +375,14 @@ Event = (
     | RunResumed
     | EvaluatorsConnected
     | EvaluatorChanged
+    | SlotsChanged
+    | FilesAsked
     | ProblemRegistered
     | CandidateProposed
     | DuplicateSkipped
     | NothingToTune
     | ModelCallStarted
+    | ModelCallUnaffordable
     | ModelCallFinished
     | ModelCallFailed
     | EvaluationStarted

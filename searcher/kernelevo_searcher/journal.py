@@ -7,6 +7,7 @@ so that a resumed run decides as this one would have.
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Problem
@@ -14,7 +15,8 @@ from kernelevo_searcher.events import Event, Paused, Record, Resumed, RunStarted
 from kernelevo_searcher.state import RunState, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
 
     from kernelevo_searcher.proposers import CandidateView
     from kernelevo_searcher.store import RunStore
@@ -33,14 +35,29 @@ class Journal:
     def __init__(self, store: RunStore, observe: Callable[[Record, RunState], None] | None = None) -> None:
         self._store = store
         self._observe = observe
+        self._moment: datetime | None = None
         self.state = replay(store.records())
 
     def write(self, *events: Event, texts: Sequence[str] = ()) -> None:
         """Append events, all or none, and fold them into the state."""
-        for record in self._store.append(*events, texts=texts):
+        for record in self._store.append(*events, texts=texts, at=self._moment):
             self.state.apply(record)
             if self._observe is not None:
                 self._observe(record, self.state)
+
+    @contextmanager
+    def moment(self) -> Iterator[datetime]:
+        """One reading of the clock, for a decision and for all that it writes: who decides again from the log knows the time that
+        it was decided by."""
+        self._moment = self._store.clock()
+        try:
+            yield self._moment
+        finally:
+            self._moment = None
+
+    def now(self) -> datetime:
+        """The time by the clock of the log."""
+        return self._store.clock()
 
     def text(self, digest: str) -> str:
         """A text that an event refers to."""

@@ -10,7 +10,14 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from kernelevo_api.types import Evaluation, Ratio, Timing, Verdict
-from kernelevo_searcher.events import Event, ModelCallFailed, ModelCallFinished, ModelCallStarted, text_digest
+from kernelevo_searcher.events import (
+    Event,
+    ModelCallFailed,
+    ModelCallFinished,
+    ModelCallStarted,
+    ModelCallUnaffordable,
+    text_digest,
+)
 from kernelevo_searcher.forecast import CallCost
 from kernelevo_searcher.mechanisms import PolicyName
 from kernelevo_searcher.models import ModelSettings
@@ -83,20 +90,19 @@ class ModelCalls:
         self._wake = wake
         self._cost = cost or (lambda _model, _usage: None)
         self._backoff = dict.fromkeys(proposers, _FIRST_BACKOFF_S)
-        self._least_tokens = dict.fromkeys(proposers, 1)
-        self._least_dollars = dict.fromkeys(proposers, 0.0)
 
     def resources(self) -> tuple[ModelResource, ...]:
         """The models as the policy sees them."""
-        settings = {model.label: model for model in self._journal.state.settings.models}
+        state = self._journal.state
+        settings = {model.label: model for model in state.settings.models}
         return tuple(
             ModelResource(
                 label=label,
                 actions=proposer.actions(),
                 role=settings.get(label, _PLAIN).role,
                 weight=settings.get(label, _PLAIN).weight,
-                least_tokens=self._least_tokens[label],
-                least_dollars=self._least_dollars[label],
+                least_tokens=state.least_tokens.get(label, 1),
+                least_dollars=state.least_dollars.get(label, 0.0),
             )
             for label, proposer in self._proposers.items()
         )
@@ -166,7 +172,7 @@ class ModelCalls:
         return tuple(costs)
 
     def start(self, action: Propose, request: ProposalRequest, *, body: str | None = None) -> ModelCallStarted | None:
-        """Reserve and log a call; None where the budget does not reach.
+        """Reserve and log a call; None where the budget does not reach, which is logged too.
 
         Args:
             body: the request's body, where it is handed out for somebody else to send.
@@ -182,13 +188,19 @@ class ModelCalls:
         known = [dollars for dollars in bounds if dollars is not None]
         dollars = max(known) if known else None
         left = state.dollars_left
-        # What is left pays for no call of this size; smaller ones were not asked for.
-        if reserved > state.budget_left:
-            self._least_tokens[label] = max(self._least_tokens[label], state.budget_left + 1)
+        if reserved > state.budget_left or (left is not None and dollars is not None and dollars > left):
+            self._journal.write(
+                ModelCallUnaffordable(
+                    action=action.action,
+                    model=label,
+                    reserved_tokens=reserved,
+                    reserved_dollars=dollars,
+                    parent_id=action.parent_id,
+                )
+            )
             return None
-        if left is not None and dollars is not None and dollars > left:
-            self._least_dollars[label] = max(self._least_dollars[label], left + 1e-9)
-            return None
+        texts = [message["content"] for message in self._proposers[label].messages(request)] if body is None else [body]
+        digests = tuple(text_digest(text) for text in texts)
         started = ModelCallStarted(
             call_id=f"m{state.calls_started + 1}",
             action=action.action,
@@ -196,9 +208,10 @@ class ModelCalls:
             reserved_tokens=reserved,
             reserved_dollars=dollars,
             parent_id=action.parent_id,
-            body_digest=text_digest(body) if body is not None else None,
+            body_digest=None if body is None else digests[0],
+            prompt_digests=digests if body is None else (),
         )
-        self._journal.write(started, texts=() if body is None else (body,))
+        self._journal.write(started, texts=texts)
         return started
 
     async def ask(self, started: ModelCallStarted, request: ProposalRequest) -> None:
@@ -248,6 +261,9 @@ class ModelCalls:
             source_digest=text_digest(source) if source is not None else None,
             idea=_storable(proposal.idea),
             detail=_storable(proposal.detail),
+            cut=proposal.cut,
+            declined=proposal.declined,
+            model=_storable(proposal.model),
         )
         if source is None:
             self._journal.write(finished, texts=(text,))

@@ -169,6 +169,10 @@ class Proposal:
     model: str = ""
     detail: str = ""
     """One line about what is wrong with the reply, empty when nothing is."""
+    cut: bool = False
+    """The provider says that the reply ran into its limit, or it broke off."""
+    declined: bool = False
+    """The provider says that the model refused, or that a filter stepped in."""
 
 
 class ProposerError(Exception):
@@ -201,6 +205,10 @@ class Proposer(Protocol):
 
     def actions(self) -> frozenset[ActionKind]:
         """The actions it can carry out."""
+        ...
+
+    def messages(self, request: ProposalRequest) -> list[dict[str, str]]:
+        """What the model will be asked: `role` and `content` of each message. Equal requests give equal messages."""
         ...
 
     def reserve(self, request: ProposalRequest) -> int:

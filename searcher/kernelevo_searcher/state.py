@@ -21,6 +21,7 @@ from kernelevo_searcher.events import (
     ModelCallFailed,
     ModelCallFinished,
     ModelCallStarted,
+    ModelCallUnaffordable,
     NothingToTune,
     Paused,
     ProblemRegistered,
@@ -30,6 +31,7 @@ from kernelevo_searcher.events import (
     RunResumed,
     RunSettings,
     RunStarted,
+    SlotsChanged,
     StopDecided,
     VerificationFinished,
     VerificationStarted,
@@ -126,6 +128,8 @@ class RunState:
     settings: RunSettings = field(default_factory=RunSettings)
     connected: EvaluatorsConnected | None = None
     registered: ProblemRegistered | None = None
+    slots: int = 0
+    """Evaluations that may be in flight at once; 0 before anybody knows."""
     candidates: dict[str, CandidateState] = field(default_factory=dict)
     by_normal_digest: dict[str, str] = field(default_factory=dict)
     in_flight: dict[str, EvaluationStarted] = field(default_factory=dict)
@@ -151,6 +155,9 @@ class RunState:
     lapsed_paid: set[str] = field(default_factory=set)
     """Of these, the ones that were charged by their reservation."""
     calls_started: int = 0
+    least_tokens: dict[str, int] = field(default_factory=dict)
+    """By model, the tokens below which its calls were found to be too large for what was left."""
+    least_dollars: dict[str, float] = field(default_factory=dict)
     actions: Counter[ActionKind] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
     """Replies to what models were asked about each family."""
@@ -225,11 +232,17 @@ class RunState:
         ]
         return [candidate for *_, candidate in sorted(valid, key=lambda item: item[:2])]
 
+    def active_at(self, time: datetime) -> float:
+        """`active_s` at a later time, of a process that is at work."""
+        # What was only made may lie for days before somebody works on it.
+        if self.last_time is None or self.last_sequence <= 1:
+            return self.active_s
+        return self.active_s + max(0.0, (time - self.last_time).total_seconds())
+
     def apply(self, record: Record) -> None:
         """Fold one event in. Records come in the order of the log."""
-        # What was only made may lie for days before somebody works on it.
-        if self.last_time is not None and self.last_sequence > 1 and not isinstance(record.event, RunResumed):
-            self.active_s += max(0.0, (record.time - self.last_time).total_seconds())
+        if not isinstance(record.event, RunResumed):
+            self.active_s = self.active_at(record.time)
         self.last_time = record.time
         self.last_sequence = record.sequence
         self._apply(record.event)
@@ -243,6 +256,8 @@ class RunState:
                 self._resume(event)
             case EvaluatorsConnected():
                 self.connected = event
+            case SlotsChanged():
+                self.slots = event.slots
             case ProblemRegistered():
                 self.registered = event
             case CandidateProposed():
@@ -260,6 +275,8 @@ class RunState:
                 self.calls_started += 1
                 if event.action is ActionKind.RESTART:
                     self.restarts_since_improvement += 1
+            case ModelCallUnaffordable():
+                self._note_unaffordable(event)
             case ModelCallFinished():
                 call = self._settle(event)
                 if call is not None and call.parent_id is not None:
@@ -323,6 +340,15 @@ class RunState:
             self.seeds_taken.add(source_digest)
         else:
             self.last_action = action
+
+    def _note_unaffordable(self, event: ModelCallUnaffordable) -> None:
+        """Until more is left than now, no call of this model is wanted: smaller ones were not asked for."""
+        if event.reserved_tokens > self.budget_left:
+            known = self.least_tokens.get(event.model, 0)
+            self.least_tokens[event.model] = max(known, self.budget_left + 1)
+        else:
+            least = (self.dollars_left or 0.0) + 1e-9
+            self.least_dollars[event.model] = max(self.least_dollars.get(event.model, 0.0), least)
 
     def _settle(self, event: ModelCallFinished | ModelCallFailed) -> ModelCallStarted | None:
         call = self.calls.pop(event.call_id, None) or self.lapsed.pop(event.call_id, None)

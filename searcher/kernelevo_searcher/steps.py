@@ -62,6 +62,11 @@ class Steps:
             self._seeds = self._find_seeds()
         return self._seeds or ()
 
+    @property
+    def seed_digests(self) -> tuple[str, ...]:
+        """Digests of the sources of `seeds`."""
+        return tuple(text_digest(source) for _, source, _ in self.seeds)
+
     def _find_seeds(self) -> tuple[SeedKernel, ...]:
         journal = self._journal
         assert journal.state.registered is not None

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from kernelevo_api.json import from_json, to_json
 from kernelevo_searcher.events import EVENT_KINDS, Event, Record, event_kind, text_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 __all__ = ["RunInUse", "RunLock", "RunNotFound", "RunStore", "StoreError", "read_records"]
@@ -48,6 +49,12 @@ _APPEND_ONLY = tuple(
     "BEGIN SELECT RAISE(ABORT, 'the event log is append-only'); END"
     for verb in ("UPDATE", "DELETE")
 )
+
+
+def steady_clock() -> Callable[[], datetime]:
+    """A clock in UTC that goes on evenly from now, whatever is done to the system's."""
+    start, began = datetime.now(UTC), time.monotonic()
+    return lambda: start + timedelta(seconds=time.monotonic() - began)
 
 
 class StoreError(Exception):
@@ -107,10 +114,15 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
 
 
 class RunStore:
-    """The log and the texts of one run. Not for use by several threads at once."""
+    """The log and the texts of one run. Not for use by several threads at once.
+
+    Attributes:
+        clock: tells the time of events, in UTC.
+    """
 
     def __init__(self, run_dir: Path, engine: sa.Engine, lock: RunLock | None, next_sequence: int) -> None:
         self.run_dir = run_dir
+        self.clock = steady_clock()
         self._engine = engine
         self._lock = lock
         self._next = next_sequence
@@ -171,11 +183,15 @@ class RunStore:
             raise
         return cls(run_dir, engine, lock, (last or 0) + 1)
 
-    def append(self, *events: Event, texts: Iterable[str] = ()) -> tuple[Record, ...]:
-        """Write events, and the texts they refer to, in one transaction. On return they are on disk."""
-        time = datetime.now(UTC)
+    def append(self, *events: Event, texts: Iterable[str] = (), at: datetime | None = None) -> tuple[Record, ...]:
+        """Write events, and the texts they refer to, in one transaction. On return they are on disk.
+
+        Args:
+            at: their time; absent: now.
+        """
+        at = at or self.clock()
         records = tuple(
-            Record(sequence=self._next + offset, time=time, event=event) for offset, event in enumerate(events)
+            Record(sequence=self._next + offset, time=at, event=event) for offset, event in enumerate(events)
         )
         with self._engine.begin() as connection:
             blobs = [{"digest": text_digest(text), "text": text} for text in texts]
@@ -192,6 +208,16 @@ class RunStore:
             rows = connection.execute(statement).all()
         for row in rows:
             yield _record(row)
+
+    def lines(self, *, after: int = 0) -> list[str]:
+        """The log as it is stored, a line of JSON an event: equal runs have equal lines, to the byte."""
+        statement = sa.select(_events).where(_events.c.sequence > after).order_by(_events.c.sequence)
+        with self._engine.begin() as connection:
+            rows = connection.execute(statement).all()
+        return [
+            f'{{"sequence": {row.sequence}, "time": "{row.time}", "kind": "{row.kind}", "event": {row.payload}}}'
+            for row in rows
+        ]
 
     def text(self, digest: str) -> str:
         """The text under this digest.

@@ -52,6 +52,9 @@ class ScriptedProposer:
     def actions(self) -> frozenset[ActionKind]:
         return frozenset({ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.RESTART})
 
+    def messages(self, request: ProposalRequest) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{request.action.value} {request.seed}"}]
+
     def reserve(self, request: ProposalRequest) -> int:
         return RESERVE
 

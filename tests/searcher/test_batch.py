@@ -164,6 +164,7 @@ def test_a_whole_search_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     started = [event.request_id for event in events if isinstance(event, EvaluationStarted)]
     assert sorted(run.evaluator.executed) == sorted(started)
     assert (run.path / "best.py").exists()
+    kernelevo("replay", run.path)
     told = kernelevo("ask", run.path, code=1)
     assert "the run is finished" in told.stderr.lower()
 
@@ -224,6 +225,7 @@ def test_a_reply_counts_once_and_bad_lines_cost_nothing(run: Run) -> None:
         event.outcome for record in read_records(run.path) if isinstance(event := record.event, ModelCallFinished)
     ]
     assert outcomes.count(ReplyOutcome.LOST) == 1 and outcomes.count(ReplyOutcome.OK) == 3
+    kernelevo("replay", run.path)
 
 
 def test_prompts_never_sent_cost_nothing(run: Run) -> None:

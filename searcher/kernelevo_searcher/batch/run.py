@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernelevo_api.json import to_json
 from kernelevo_searcher import policy
 from kernelevo_searcher.batch.lines import CHAT_URL, EVALUATIONS_URL, PROBLEMS_URL, Request
-from kernelevo_searcher.events import EvaluationFinished, EvaluationStarted, RunResumed, text_digest
+from kernelevo_searcher.events import EvaluationFinished, EvaluationStarted, FilesAsked, RunResumed
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.journal import Journal, Pauses
 from kernelevo_searcher.model_calls import ModelCalls
@@ -60,6 +60,8 @@ class BatchRun:
             cost=models.cost,
         )
         self._begun = False
+        self._calls_to = self._slots_to = 0
+        """So many may be out."""
 
     @property
     def state(self) -> RunState:
@@ -75,7 +77,8 @@ class BatchRun:
         """Take the run up, before the first write. Calls that a process sent and did not live to see answered are settled."""
         if not self._begun and self.state.finished is None:
             self._begun = True
-            self.journal.write(RunResumed(settings=self.state.settings), *self.calls.settle_lost())
+            resumed = RunResumed(settings=self.state.settings, by_files=True)
+            self.journal.write(resumed, *self.calls.settle_lost())
 
     # Asking.
 
@@ -124,35 +127,45 @@ class BatchRun:
             )
 
     def _advance(self, *, prompts: int = 0, evaluations: int = 0) -> None:
-        state = self.state
-        if state.finished is not None:
+        if self.state.finished is not None:
             return
         self.begin()
-        calls_to, slots_to = len(state.calls) + prompts, len(state.in_flight) + evaluations
-        while state.finished is None:
-            # What a live run would do with a call and a lane free: what is missing here is no reason to stop.
-            action = self._decide(_MANY, _MANY, tuning=True)
-            if isinstance(action, _OUR_OWN):
+        if prompts or evaluations:
+            self.journal.write(FilesAsked(prompts=prompts, evaluations=evaluations))
+        self.grant(prompts, evaluations)
+        while self.state.finished is None and self.step():
+            pass
+
+    def grant(self, prompts: int = 0, evaluations: int = 0) -> None:
+        """So many more than are out now may be handed out."""
+        self._calls_to = len(self.state.calls) + prompts
+        self._slots_to = len(self.state.in_flight) + evaluations
+
+    def step(self) -> bool:
+        """Do the next thing that can be done; whether there was one."""
+        # What a live run would do with a call and a lane free: what is missing here is no reason to stop.
+        action = self._decide(_MANY, _MANY, tuning=True)
+        if isinstance(action, _OUR_OWN):
+            return self.steps.take(action)
+        action = self._decide(self._calls_to, self._slots_to, tuning=len(self.state.in_flight) < self._slots_to)
+        match action:
+            case policy.Evaluate():
+                self.steps.start_evaluation(action, FILE)
+            case policy.Propose(ActionKind.TUNE):
                 self.steps.take(action)
-                continue
-            action = self._decide(calls_to, slots_to, tuning=len(state.in_flight) < slots_to)
-            match action:
-                case policy.Evaluate():
-                    self.steps.start_evaluation(action, FILE)
-                case policy.Propose(ActionKind.TUNE):
-                    self.steps.take(action)
-                case policy.Propose(_, _, str(label)):
-                    request = self.calls.request(action)
-                    body = json.dumps(self.models.proposers[label].body(request), sort_keys=True)
-                    self.calls.start(action, request, body=body)
-                case _:
-                    return
+            case policy.Propose(_, _, str(label)):
+                request = self.calls.request(action)
+                body = json.dumps(self.models.proposers[label].body(request), sort_keys=True)
+                self.calls.start(action, request, body=body)
+            case _:
+                return False
+        return True
 
     def _decide(self, calls: int, slots: int, *, tuning: bool) -> policy.Action:
         resources = policy.Resources(
             slots=slots,
             models=self.calls.resources(),
-            seeds=tuple(text_digest(source) for _, source, _ in self.steps.seeds),
+            seeds=self.steps.seed_digests,
             active_s=self.state.active_s,
             calls=calls,
             tuning=tuning,

@@ -110,6 +110,10 @@ class LLMProposer:
         """
         return read_proposal(parent, self._client.read(body, messages), patch_settings=self._patch_settings)
 
+    def read_again(self, completion: Completion, parent: CandidateView | None) -> Proposal:
+        """The proposal in a reply that was recorded."""
+        return read_proposal(parent, completion, patch_settings=self._patch_settings)
+
     async def propose(self, request: ProposalRequest) -> Proposal:
         """Ask the model. Safe to cancel.
 
@@ -148,6 +152,8 @@ def read_proposal(
         usage=completion.usage,
         model=completion.model,
         detail=detail,
+        cut=completion.cut,
+        declined=completion.refused,
     )
 
 
