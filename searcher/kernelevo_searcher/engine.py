@@ -30,6 +30,7 @@ from kernelevo_searcher.events import (
 )
 from kernelevo_searcher.forecast import Forecast, forecast
 from kernelevo_searcher.journal import Journal, Pauses
+from kernelevo_searcher.memory.recall import recollect
 from kernelevo_searcher.model_calls import ModelCalls
 from kernelevo_searcher.proposers import ActionKind, Proposer, Usage
 from kernelevo_searcher.steps import Steps
@@ -143,6 +144,7 @@ class Engine:
         Raises:
             NoEvaluator: none can be used.
             ProblemRefused: the problem cannot be used.
+            BadInput: the bank of lessons cannot be read.
         """
         if self._resumed:
             self._journal.write(RunResumed(settings=self._new_settings), *self._calls.settle_lost())
@@ -193,6 +195,7 @@ class Engine:
         )
         if state.registered is None:
             self._journal.write(ProblemRegistered(report=report))
+        recollect(self._journal)
 
     def _forecast(self) -> Forecast:
         best = self.state.best

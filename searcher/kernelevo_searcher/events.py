@@ -23,6 +23,7 @@ from kernelevo_api.types import (
     Ratio,
 )
 from kernelevo_searcher.mechanisms import Mechanism, PolicyName
+from kernelevo_searcher.memory.lessons import Recollection  # noqa: TC001 - resolved when events are read back
 from kernelevo_searcher.models import ModelSettings  # noqa: TC001 - resolved when events are read back
 from kernelevo_searcher.proposers import (  # noqa: TC001 - resolved when events are read back
     ActionKind,
@@ -41,6 +42,7 @@ __all__ = [
     "EvaluatorsConnected",
     "Event",
     "FilesAsked",
+    "MemoryRead",
     "ModelCallFailed",
     "ModelCallFinished",
     "ModelCallStarted",
@@ -106,6 +108,8 @@ class RunSettings:
     """Folder of templates that replace the built-in ones."""
     language: Language | None = None
     hints: str = ""
+    memory: str | None = None
+    """Bank of lessons that is read once, when the problem is registered."""
     accept_refused_problem: bool = False
 
 
@@ -185,6 +189,17 @@ class ProblemRegistered:
     """The problem was audited and its baselines measured."""
 
     report: ProblemReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRead:
+    """What a bank of lessons says to this run. It is not read again, whatever becomes of it."""
+
+    bank: str
+    """Its path, as the settings have it."""
+    runs: tuple[str, ...] = ()
+    """Ids of the runs that the lessons come from."""
+    lessons: tuple[Recollection, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +393,7 @@ Event = (
     | SlotsChanged
     | FilesAsked
     | ProblemRegistered
+    | MemoryRead
     | CandidateProposed
     | DuplicateSkipped
     | NothingToTune

@@ -138,6 +138,7 @@ class ModelCalls:
             language=state.settings.language,
             tokens_left=state.budget_left,
             hints=state.settings.hints,
+            lessons=state.memory.lessons if state.memory is not None else (),
             seed=rng.getrandbits(31),
         )
 
@@ -156,6 +157,7 @@ class ModelCalls:
             language=state.settings.language,
             tokens_left=state.budget_left,
             hints=state.settings.hints,
+            lessons=state.memory.lessons if state.memory is not None else (),
         )
         costs = []
         for model in self.resources():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from kernelevo_api.types import Capabilities, Evaluation, Language, ProblemReport
+    from kernelevo_searcher.memory.lessons import Recollection
 
 __all__ = [
     "ActionKind",
@@ -120,6 +121,8 @@ class ProposalRequest:
     """Of the run's budget, before this call; absent where there is none."""
     hints: str = ""
     """The user's own advice."""
+    lessons: tuple[Recollection, ...] = ()
+    """Of earlier runs, the most telling first."""
     seed: int = 0
     """For whatever the proposer draws; equal requests have equal seeds."""
 

@@ -89,6 +89,9 @@ class SearcherSettings(BaseSettings):
     baseline: BaselineKind = pydantic.Field(BaselineKind.EAGER, description="what speedups are over")
     language: Language | None = pydantic.Field(None, description="what candidates are to be written in")
     hints: str = pydantic.Field("", description="advice to the model, in your own words")
+    memory: Path | None = pydantic.Field(
+        None, description="bank of lessons of earlier runs that models are told of (kernelevo memory)"
+    )
     runs_dir: Path = pydantic.Field(Path("runs"), description="folder of new runs")
 
     # The models
@@ -199,6 +202,7 @@ class SearcherSettings(BaseSettings):
             prompts=str(self.prompts.resolve()) if self.prompts is not None else None,
             language=self.language,
             hints=self.hints,
+            memory=str(self.memory.resolve()) if self.memory is not None else None,
         )
 
 

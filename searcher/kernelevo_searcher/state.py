@@ -18,6 +18,7 @@ from kernelevo_searcher.events import (
     EvaluationStarted,
     EvaluatorsConnected,
     Event,
+    MemoryRead,
     ModelCallFailed,
     ModelCallFinished,
     ModelCallStarted,
@@ -128,6 +129,7 @@ class RunState:
     settings: RunSettings = field(default_factory=RunSettings)
     connected: EvaluatorsConnected | None = None
     registered: ProblemRegistered | None = None
+    memory: MemoryRead | None = None
     slots: int = 0
     """Evaluations that may be in flight at once; 0 before anybody knows."""
     candidates: dict[str, CandidateState] = field(default_factory=dict)
@@ -260,6 +262,8 @@ class RunState:
                 self.slots = event.slots
             case ProblemRegistered():
                 self.registered = event
+            case MemoryRead():
+                self.memory = event
             case CandidateProposed():
                 self._propose(event)
             case DuplicateSkipped():

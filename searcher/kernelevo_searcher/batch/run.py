@@ -16,6 +16,7 @@ from kernelevo_searcher.batch.lines import CHAT_URL, EVALUATIONS_URL, PROBLEMS_U
 from kernelevo_searcher.events import EvaluationFinished, EvaluationStarted, FilesAsked, RunResumed
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.journal import Journal, Pauses
+from kernelevo_searcher.memory.recall import recollect
 from kernelevo_searcher.model_calls import ModelCalls
 from kernelevo_searcher.proposers import ActionKind
 from kernelevo_searcher.steps import Steps
@@ -130,6 +131,7 @@ class BatchRun:
         if self.state.finished is not None:
             return
         self.begin()
+        recollect(self.journal)
         if prompts or evaluations:
             self.journal.write(FilesAsked(prompts=prompts, evaluations=evaluations))
         self.grant(prompts, evaluations)

@@ -95,6 +95,10 @@ def evolve(
     hint: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="a text file with advice to the model (repeatable)")
     ] = None,
+    memory: Annotated[
+        Path | None,
+        typer.Option(metavar="BANK", help="tell the model what earlier runs taught (see kernelevo memory)"),
+    ] = None,
     prompts: Annotated[
         Path | None, typer.Option(metavar="DIR", help="folder of templates that replace the built-in ones")
     ] = None,
@@ -147,6 +151,7 @@ def evolve(
         "api_key_env": api_key_env,
         "target_speedup": target_speedup,
         "prompts": prompts,
+        "memory": memory,
         "seed": seed,
         "policy": policy,
         "without": tuple(without or ()),
@@ -222,10 +227,10 @@ def _changes(flags: dict[str, Any], evaluator: list[str] | None, settings: Searc
     """What a resumed run is to do differently: flags alone, neither environment nor file."""
     given = {name for name, value in flags.items() if value is not None and value != ()}
     changes: dict[str, object] = {
-        name: getattr(settings, name) for name in given - {"model", "base_url", "api_key_env", "prompts"}
+        name: getattr(settings, name) for name in given - {"model", "base_url", "api_key_env", "prompts", "memory"}
     }
-    if "prompts" in given:
-        changes["prompts"] = settings.run_settings().prompts
+    for name in given & {"prompts", "memory"}:
+        changes[name] = getattr(settings.run_settings(), name)
     if "model" in given:
         changes["models"] = settings.models()
     elif given & {"base_url", "api_key_env"}:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernelevo_api.types import CheckedOn, Device, DeviceKind, Language, LanguageSupport
 from kernelevo_searcher.llm.feedback import Feedback, feedback_on
+from kernelevo_searcher.memory.lessons import lesson_line
 from kernelevo_searcher.prompts import one_line
 from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome, ProposalRequest
 
@@ -98,6 +99,7 @@ def build_messages(request: ProposalRequest, prompts: PromptLibrary, settings: P
             _shown(example, f"Candidate {example.id}" + (f": {one_line(example.idea)}" if example.idea else ""))
             for example in request.examples[: settings.examples]
         ],
+        "lessons": [lesson_line(lesson) for lesson in request.lessons],
         "edits": settings.edits,
         "angle": _angle(request, device),
     }

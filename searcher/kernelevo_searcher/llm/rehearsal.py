@@ -16,6 +16,7 @@ from kernelevo_api.types import (
     Timing,
     Verdict,
 )
+from kernelevo_searcher.memory.lessons import Recollection
 from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome, ProposalRequest
 
 if TYPE_CHECKING:
@@ -66,4 +67,5 @@ def sample_requests() -> Iterator[ProposalRequest]:
                         language=language,
                         tokens_left=1000 if full else None,
                         hints="a hint" if full else "",
+                        lessons=(Recollection(technique="tiling", tried=1),) if full else (),
                     )
