@@ -37,6 +37,8 @@ class ModelSettings:
     """As the log, the ledger and the prices know it; the name, unless two models of a run share theirs."""
     base_url: str | None = None
     """OpenAI-compatible endpoint; absent: OpenAI's own."""
+    api: str = "chat"
+    """The endpoint's protocol: chat (chat completions) or responses."""
     api_key_env: str | None = None
     """Environment variable that holds the key."""
     role: ModelRole = ModelRole.ANY
@@ -103,6 +105,8 @@ def model_from_values(values: Mapping[str, object], defaults: Mapping[str, objec
     model = ModelSettings(**given)
     if model.weight <= 0 or model.max_reply_tokens < 1 or (model.temperature is not None and model.temperature < 0):
         raise ValueError(f"model {model.name}: weight and max_reply_tokens must be positive, temperature not negative")
+    if model.api not in ("chat", "responses"):
+        raise ValueError(f"model {model.name}: api is chat or responses")
     if model.reply_limit not in (None, "max_completion_tokens", "max_tokens"):
         raise ValueError(f"model {model.name}: reply_limit is max_completion_tokens or max_tokens")
     if model.price is not None:

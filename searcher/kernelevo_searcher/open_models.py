@@ -106,6 +106,7 @@ def _endpoint(model: ModelSettings, environment: Mapping[str, str], *, keys: boo
         return EndpointSettings(
             model=model.name,
             base_url=model.base_url or OPENAI_URL,
+            api="responses" if model.api == "responses" else "chat",
             api_key=Secret(key) if key else None,
             max_reply_tokens=model.max_reply_tokens,
             reasoning=model.reasoning or model.reasoning_effort is not None,

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that speaks chat completions, from a script.
+"""A real HTTP server on loopback that speaks chat completions and the responses protocol, from a script.
 
 It answers what the script says, in order, and records what it was asked. Beside whole replies it can stream, be slow,
 refuse, be busy, break off, and answer garbage.
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = Asked(
             self.path, {name.lower(): value for name, value in self.headers.items()}, json.loads(body), time.monotonic()
         )
-        if self.path != "/v1/chat/completions":
+        if self.path not in {"/v1/chat/completions", "/v1/responses"}:
             self._error(Reply(status=404, error_message=f"no such path: {self.path}"))
             return
         key = self.state.api_key
@@ -139,6 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(reply.status, reply.raw_body, reply.headers)
             elif reply.status != 200:
                 self._error(reply)
+            elif self.path == "/v1/responses":
+                self._respond(reply, asked)
             elif asked.body.get("stream"):
                 self._stream(reply, asked)
             else:
@@ -171,12 +173,37 @@ class _Handler(BaseHTTPRequestHandler):
         self.state.charge(reply)
         self._send(200, json.dumps(payload), reply.headers)
 
-    def _stream(self, reply: Reply, asked: Asked) -> None:
+    def _respond(self, reply: Reply, asked: Asked) -> None:
         self.state.charge(reply)
+        final = response_of(reply, asked)
+        if not asked.body.get("stream"):
+            self._send(200, json.dumps(final), reply.headers)
+            return
+        self._begin_stream()
+        self._event("response.created", response={**final, "status": "in_progress", "output": [], "usage": None})
+        content = str(reply.content or "")
+        for at in range(0, len(content), 16):
+            if reply.drop_after_characters is not None and at >= reply.drop_after_characters:
+                self._reset()
+                return
+            self._event("response.output_text.delta", delta=content[at : at + 16], item_id="i", output_index=0)
+        if reply.refusal:
+            self._event("response.refusal.delta", delta=reply.refusal, item_id="i", output_index=0)
+        self._event(f"response.{final['status']}", response=final)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        self._write_chunk(f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode())
+
+    def _begin_stream(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+
+    def _stream(self, reply: Reply, asked: Asked) -> None:
+        self.state.charge(reply)
+        self._begin_stream()
         content = str(reply.content)
         sent = 0
         for at in range(0, len(content), 16):
@@ -226,6 +253,41 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.close_connection = True
+
+
+def response_of(reply: Reply, asked: Asked) -> dict[str, Any]:
+    """A scripted reply as the responses protocol has it."""
+    output: list[dict[str, Any]] = []
+    if reply.reasoning is not None:
+        output.append({"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": reply.reasoning}]})
+    content = [{"type": "refusal", "refusal": reply.refusal}] if reply.refusal else []
+    if reply.content:
+        content.append({"type": "output_text", "text": reply.content, "annotations": []})
+    if content:
+        output.append({"type": "message", "id": "i", "role": "assistant", "status": "completed", "content": content})
+    reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(reply.finish_reason)
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": asked.body["model"],
+        "status": "incomplete" if reason else "completed",
+        "incomplete_details": {"reason": reason} if reason else None,
+        "error": None,
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": reply.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": reply.cached_tokens},
+            "output_tokens": reply.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},
+            "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+        }
+        if reply.report_usage
+        else None,
+    }
 
 
 class _Server(ThreadingHTTPServer):

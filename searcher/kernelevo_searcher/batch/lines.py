@@ -11,11 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Answer", "BadLine", "Request", "answer_line", "error_line", "read_answers", "read_requests"]
+__all__ = [
+    "Answer",
+    "BadLine",
+    "Request",
+    "answer_line",
+    "error_line",
+    "messages_of",
+    "model_url",
+    "read_answers",
+    "read_requests",
+]
 
 CHAT_URL = "/v1/chat/completions"
+RESPONSES_URL = "/v1/responses"
 EVALUATIONS_URL = "/v1/evaluations"
 PROBLEMS_URL = "/v1/problems"
 _LONGEST = 300
@@ -57,6 +68,17 @@ class BadLine:
 
     number: int
     reason: str
+
+
+def model_url(body: Mapping[str, Any]) -> str:
+    """Where a request to a model goes, by its body."""
+    return RESPONSES_URL if "input" in body else CHAT_URL
+
+
+def messages_of(body: Mapping[str, Any]) -> Sequence[dict[str, str]]:
+    """What a request asks a model, whichever protocol it is in."""
+    messages: Sequence[dict[str, str]] = body["input"] if "input" in body else body["messages"]
+    return messages
 
 
 def answer_line(custom_id: str, body: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelevo_api.json import to_json
 from kernelevo_searcher import policy
-from kernelevo_searcher.batch.lines import CHAT_URL, EVALUATIONS_URL, PROBLEMS_URL, Request
+from kernelevo_searcher.batch.lines import EVALUATIONS_URL, PROBLEMS_URL, Request, model_url
 from kernelevo_searcher.events import EvaluationFinished, EvaluationStarted, FilesAsked, RunResumed
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.journal import Journal, Pauses
@@ -179,7 +179,7 @@ class BatchRun:
     def _prompt(self, call: ModelCallStarted) -> Request:
         assert call.body_digest is not None
         body = json.loads(self.journal.text(call.body_digest))
-        return Request(custom_id=f"{self.prefix}{call.call_id}", url=CHAT_URL, body=body)
+        return Request(custom_id=f"{self.prefix}{call.call_id}", url=model_url(body), body=body)
 
     def _registration(self) -> Request:
         settings = self.state.settings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernelevo_api.json import from_json
 from kernelevo_api.types import Capabilities, DeviceRequirement, Evaluation, ProblemReport, Verdict
-from kernelevo_searcher.batch.lines import BadLine
+from kernelevo_searcher.batch.lines import BadLine, messages_of
 from kernelevo_searcher.batch.run import PROBLEM
 from kernelevo_searcher.events import (
     EvaluationFailed,
@@ -87,7 +87,7 @@ def _tell_reply(run: BatchRun, call: ModelCallStarted, answer: Answer, told: Tol
         proposer = run.models.proposers.get(call.model)
         if proposer is None:
             return f"the run no longer has the model {call.model}"
-        messages = json.loads(journal.text(call.body_digest))["messages"]
+        messages = messages_of(json.loads(journal.text(call.body_digest)))
         parent = journal.view(call.parent_id) if call.parent_id is not None else None
         try:
             proposal = proposer.read(json.dumps(answer.body), messages, parent)

@@ -1,4 +1,4 @@
-"""Chat completions from one OpenAI-compatible endpoint.
+"""Replies from one OpenAI-compatible endpoint, by chat completions or by the responses protocol.
 
 The one place that talks to a model and the one place that retries: the SDK underneath is told not to. A call ends with a
 `Completion`, which was paid for, or with one of the proposer errors. It never costs more than its reservation: a reply
@@ -19,16 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernelevo_searcher.llm.dialect import Failed, NoReply, RawReply, dialect_of
 from kernelevo_searcher.llm.tokens import bound_tokens
-from kernelevo_searcher.llm.wire import (
-    Message,
-    StreamedReply,
-    content_text,
-    first_choice,
-    prompt_estimate,
-    retry_after_s,
-    usage_of,
-)
+from kernelevo_searcher.llm.wire import Message, prompt_estimate, reported_usage, retry_after_s, usage_of
 from kernelevo_searcher.proposers import EndpointUnreachable, ProposerError, ProposerRefused, Usage
 
 if TYPE_CHECKING:
@@ -83,6 +76,12 @@ class Spend:
     def lost_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    def charge(self, usage: Usage) -> None:
+        """Count a reply that never arrived."""
+        self.lost_replies += 1
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+
     def usage(self) -> Usage | None:
         """Of the lost replies alone; absent where none was lost."""
         if not self.lost_replies:
@@ -93,15 +92,19 @@ class Spend:
 class _Retriable(Exception):
     """An attempt that brought nothing and may be repeated."""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, lost: bool = False) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, lost: bool = False, usage: Usage | None = None
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.lost = lost
         """The request was sent, and nobody can say what became of it."""
+        self.usage = usage
+        """What the endpoint says that it cost all the same."""
 
 
 class ChatClient:
-    """Completes chats at one endpoint; one instance is shared by all calls to it.
+    """Has chats completed at one endpoint, by the protocol of its settings; one instance is shared by all calls to it.
 
     Cancelling `complete` closes its connection. When the endpoint asks for a pause, every call waits for it, not only the
     one that was told.
@@ -109,6 +112,7 @@ class ChatClient:
 
     def __init__(self, settings: EndpointSettings) -> None:
         self._settings = settings
+        self._dialect = dialect_of(settings.api)
         self._sdk: openai.AsyncOpenAI | None = None
         self._quiet_until = -math.inf
 
@@ -151,8 +155,10 @@ class ChatClient:
                 error.usage = spend.usage()
                 raise
             except _Retriable as failure:
-                if failure.lost:
-                    self._charge_lost(messages, allowed, time.monotonic() - start, spend)
+                if failure.usage is not None:
+                    spend.charge(failure.usage)
+                elif failure.lost:
+                    spend.charge(self._lost_usage(messages, allowed, time.monotonic() - start))
                 delay = self._delay(spend.attempts, failure.retry_after_s)
                 _log.warning("%s: %s (attempt %d of %d)", self._where(), failure, spend.attempts, retry.attempts)
                 if failure.retry_after_s is not None:
@@ -175,7 +181,7 @@ class ChatClient:
 
     def body(self, messages: Sequence[Message]) -> dict[str, Any]:
         """The request as it would be sent, without a stream: for those who send it by other means."""
-        arguments = self._arguments(messages, self._settings.max_reply_tokens)
+        arguments = self._dialect.arguments(self._settings, messages, self._settings.max_reply_tokens)
         return {**arguments, **arguments.pop("extra_body", {})}
 
     def read(self, body: str, messages: Sequence[Message]) -> Completion:
@@ -213,10 +219,10 @@ class ChatClient:
         # A little more than asked, so that those who were told the same do not come back at the same moment.
         return retry_after_s + min(jittered, 0.1 * retry_after_s)
 
-    def _charge_lost(self, messages: Sequence[Message], allowed: int, elapsed_s: float, spend: Spend) -> None:
-        spend.lost_replies += 1
-        spend.prompt_tokens += prompt_estimate(messages)
-        spend.completion_tokens += min(allowed, math.ceil(elapsed_s * _TOKENS_PER_SECOND))
+    def _lost_usage(self, messages: Sequence[Message], allowed: int, elapsed_s: float) -> Usage:
+        """An upper bound."""
+        completion = min(allowed, math.ceil(elapsed_s * _TOKENS_PER_SECOND))
+        return Usage(prompt_tokens=prompt_estimate(messages), completion_tokens=completion, estimated=True)
 
     async def _attempt(self, messages: Sequence[Message], allowed: int, spend: Spend) -> Completion:
         import openai
@@ -229,8 +235,8 @@ class ChatClient:
             if self._settings.stream:
                 return await self._attempt_stream(self._sdk, messages, allowed, spend)
             async with asyncio.timeout(self._settings.longest_reply_s):
-                raw = await self._sdk.chat.completions.with_raw_response.create(**self._arguments(messages, allowed))
-            body = raw.http_response.text
+                arguments = self._dialect.arguments(self._settings, messages, allowed)
+                body = await self._dialect.whole(self._sdk, arguments)
         except TimeoutError:
             problem: Exception = _Retriable("no answer in time", lost=True)
         except openai.APIStatusError as error:
@@ -259,31 +265,12 @@ class ChatClient:
             max_retries=0,
         )
 
-    def _arguments(self, messages: Sequence[Message], allowed: int) -> dict[str, Any]:
-        settings = self._settings
-        role = settings.system_role
-        arguments: dict[str, Any] = {
-            "model": settings.model,
-            "messages": [{**message, "role": role} if message["role"] == "system" else message for message in messages],
-            settings.reply_limit_parameter: allowed,
-        }
-        if settings.reasoning:
-            if settings.reasoning_effort is not None:
-                arguments["reasoning_effort"] = settings.reasoning_effort
-        elif settings.temperature is not None:
-            arguments["temperature"] = settings.temperature
-        if settings.extra_body:
-            arguments["extra_body"] = dict(settings.extra_body)
-        return arguments
-
     async def _attempt_stream(
         self, sdk: openai.AsyncOpenAI, messages: Sequence[Message], allowed: int, spend: Spend
     ) -> Completion:
-        arguments = self._arguments(messages, allowed) | {"stream": True}
-        if self._settings.stream_usage:
-            arguments["stream_options"] = {"include_usage": True}
-        stream = await sdk.chat.completions.create(**arguments)
-        collected = StreamedReply()
+        arguments = self._dialect.arguments(self._settings, messages, allowed)
+        stream = await self._dialect.stream(sdk, arguments, usage=self._settings.stream_usage)
+        collected, broken = self._dialect.collector(), False
         try:
             async with asyncio.timeout(self._settings.longest_reply_s), stream:
                 async for chunk in stream:
@@ -294,63 +281,36 @@ class ChatClient:
             if not collected.text.strip():
                 raise _Retriable("the reply broke off before its first word", lost=True) from None
             _log.warning("%s: the reply broke off after %d characters", self._where(), len(collected.text))
-            collected.finish = "length"
-        if not collected.saw_choice:
-            raise _Retriable("the reply holds no choice", lost=True)
-        if collected.finish is None:
-            collected.finish = "length"
-        return self._completion(
-            text=collected.text,
-            hidden=collected.reasoning,
-            finish=collected.finish,
-            refusal=collected.refusal,
-            usage=collected.usage,
-            model=collected.model,
-            messages=messages,
-            spend=spend,
-        )
+            broken = True
+        try:
+            reply = collected.reply(broken=broken)
+        except (NoReply, Failed) as problem:
+            raise self._problem_of(problem) from None
+        return self._completion(reply, messages, spend)
 
     def _read(self, body: str, messages: Sequence[Message], spend: Spend) -> Completion:
         try:
             payload = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _Retriable("the reply is not JSON", lost=True) from None
         if not isinstance(payload, Mapping):
             raise _Retriable("the reply is not a completion", lost=True)
-        error = payload.get("error")
-        if isinstance(error, Mapping):
-            # Some routers answer 200 and put the upstream's failure into the body.
-            code = error.get("code")
-            status = code if isinstance(code, int) else 502
-            raise self._status_problem(status, str(error.get("message", "")), str(code), str(error.get("type")), {})
-        choice = first_choice(payload.get("choices"))
-        message = choice.get("message") if choice is not None else None
-        if choice is None or not isinstance(message, Mapping):
-            raise _Retriable("the reply holds no choice", lost=True)
-        return self._completion(
-            text=content_text(message.get("content")),
-            hidden=content_text(message.get("reasoning_content") or message.get("reasoning")),
-            finish=choice.get("finish_reason"),
-            refusal=content_text(message.get("refusal")),
-            usage=payload.get("usage"),
-            model=payload.get("model"),
-            messages=messages,
-            spend=spend,
-        )
+        try:
+            reply = self._dialect.read(payload)
+        except (NoReply, Failed) as problem:
+            raise self._problem_of(problem) from None
+        return self._completion(reply, messages, spend)
 
-    def _completion(
-        self,
-        *,
-        text: str,
-        hidden: str,
-        finish: object,
-        refusal: str,
-        usage: object,
-        model: object,
-        messages: Sequence[Message],
-        spend: Spend,
-    ) -> Completion:
-        charged = usage_of(usage, messages, text + hidden + refusal)
+    def _problem_of(self, problem: NoReply | Failed) -> Exception:
+        if isinstance(problem, NoReply):
+            return _Retriable(str(problem), lost=True)
+        found = self._status_problem(problem.status, str(problem), problem.code, problem.kind, {})
+        if isinstance(found, _Retriable):
+            found.usage = reported_usage(problem.usage)
+        return found
+
+    def _completion(self, reply: RawReply, messages: Sequence[Message], spend: Spend) -> Completion:
+        charged = usage_of(reply.usage, messages, reply.text + reply.hidden + reply.refusal)
         if spend.lost_replies:
             charged = dataclasses.replace(
                 charged,
@@ -359,11 +319,11 @@ class ChatClient:
                 estimated=True,
             )
         return Completion(
-            text=text or refusal,
-            cut=finish in {"length", "max_tokens", "MAX_TOKENS"},
-            refused=finish in {"content_filter", "refusal", "SAFETY"} or (bool(refusal) and not text.strip()),
+            text=reply.text or reply.refusal,
+            cut=reply.cut,
+            refused=reply.declined or (bool(reply.refusal) and not reply.text.strip()),
             usage=charged,
-            model=model if isinstance(model, str) and model else self._settings.model,
+            model=reply.model if isinstance(reply.model, str) and reply.model else self._settings.model,
             attempts=spend.attempts,
             lost_replies=spend.lost_replies,
         )

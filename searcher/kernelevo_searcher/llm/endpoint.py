@@ -40,6 +40,8 @@ class EndpointSettings:
     model: str
     base_url: str = OPENAI_URL
     """Up to and including the version, e.g. `http://localhost:8000/v1`."""
+    api: Literal["chat", "responses"] = "chat"
+    """The protocol: chat completions, which every server speaks, or OpenAI's responses."""
     api_key: Secret | None = None
     """Absent for an endpoint that asks for none."""
     max_reply_tokens: int = 16_384
@@ -51,12 +53,12 @@ class EndpointSettings:
     temperature: float | None = None
     """Absent leaves it to the endpoint. Never sent to a reasoning model."""
     reply_limit_parameter: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
-    """How the endpoint calls its limit; older servers know only `max_tokens`."""
+    """How a chat endpoint calls its limit; older servers know only `max_tokens`."""
     system_role: Literal["system", "developer"] = "system"
     stream: bool = False
     """Read the reply as it is written: a broken connection then leaves what had arrived."""
     stream_usage: bool = True
-    """Ask a stream for its usage; some servers refuse the question."""
+    """Ask a chat's stream for its usage; some servers refuse the question."""
     timeout_s: float = 900.0
     """Longest silence of the endpoint within one attempt: without streaming, the whole reply."""
     connect_timeout_s: float = 15.0

@@ -1,4 +1,4 @@
-"""What chat endpoints send, and what it means: streams put together, contents, usage, and how long to wait.
+"""What endpoints send, and what it means, whichever protocol they speak: contents, usage, and how long to wait.
 
 Nothing here is sent or retried, and nothing is trusted to have the shape that the protocol promises.
 """
@@ -13,44 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from kernelevo_searcher.llm.tokens import estimate_tokens, message_text
 from kernelevo_searcher.proposers import Usage
 
-__all__ = ["Message", "StreamedReply", "content_text", "first_choice", "prompt_estimate", "retry_after_s", "usage_of"]
+__all__ = ["Message", "content_text", "prompt_estimate", "reported_usage", "retry_after_s", "usage_of"]
 
 Message = dict[str, str]
-
-
-class StreamedReply:
-    """A reply put together from its chunks."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.reasoning = ""
-        self.refusal = ""
-        self.finish: str | None = None
-        self.usage: object = None
-        self.model: object = None
-        self.saw_choice = False
-
-    def add(self, chunk: Mapping[str, object]) -> None:
-        self.usage = chunk.get("usage") or self.usage
-        self.model = chunk.get("model") or self.model
-        choice = first_choice(chunk.get("choices"))
-        if choice is None:
-            return
-        self.saw_choice = True
-        finish = choice.get("finish_reason")
-        if isinstance(finish, str):
-            self.finish = finish
-        delta = choice.get("delta")
-        if isinstance(delta, Mapping):
-            self.text += content_text(delta.get("content"))
-            self.reasoning += content_text(delta.get("reasoning_content") or delta.get("reasoning"))
-            self.refusal += content_text(delta.get("refusal"))
-
-
-def first_choice(choices: object) -> Mapping[str, object] | None:
-    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
-        return choices[0]
-    return None
 
 
 def content_text(content: object) -> str:
@@ -65,22 +30,34 @@ def content_text(content: object) -> str:
 
 def usage_of(usage: object, messages: Sequence[Message], reply: str) -> Usage:
     """What the provider says was used; our estimate where it says nothing."""
-    if isinstance(usage, Mapping):
-        prompt, completion, total = (_count(usage.get(f"{part}_tokens")) for part in ("prompt", "completion", "total"))
-        if prompt or completion:
-            details = usage.get("completion_tokens_details")
-            reasoning = _count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
-            cached_details = usage.get("prompt_tokens_details")
-            cached = _count(cached_details.get("cached_tokens")) if isinstance(cached_details, Mapping) else 0
-            # Some providers leave reasoning out of the completion and count it in the total only.
-            completion = max(completion, total - prompt)
-            return Usage(
-                prompt_tokens=prompt,
-                completion_tokens=completion,
-                reasoning_tokens=min(reasoning, completion),
-                cached_tokens=min(cached or _count(usage.get("prompt_cache_hit_tokens")), prompt),
-            )
-    return Usage(prompt_tokens=prompt_estimate(messages), completion_tokens=estimate_tokens(reply), estimated=True)
+    return reported_usage(usage) or Usage(
+        prompt_tokens=prompt_estimate(messages), completion_tokens=estimate_tokens(reply), estimated=True
+    )
+
+
+def reported_usage(usage: object) -> Usage | None:
+    """What the provider says was used, in the words of either protocol; None where it says nothing."""
+    if not isinstance(usage, Mapping):
+        return None
+    prompt = _count(usage.get("prompt_tokens")) or _count(usage.get("input_tokens"))
+    completion = _count(usage.get("completion_tokens")) or _count(usage.get("output_tokens"))
+    if not prompt and not completion:
+        return None
+    # Some providers leave reasoning out of the completion and count it in the total only.
+    completion = max(completion, _count(usage.get("total_tokens")) - prompt)
+    reasoning = _detail(usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens")
+    cached = _detail(usage, ("prompt_tokens_details", "input_tokens_details"), "cached_tokens")
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        reasoning_tokens=min(reasoning, completion),
+        cached_tokens=min(cached or _count(usage.get("prompt_cache_hit_tokens")), prompt),
+    )
+
+
+def _detail(usage: Mapping[str, object], names: tuple[str, ...], key: str) -> int:
+    details = (usage.get(name) for name in names)
+    return max((_count(each.get(key)) for each in details if isinstance(each, Mapping)), default=0)
 
 
 def _count(value: object) -> int:
