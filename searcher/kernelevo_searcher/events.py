@@ -108,6 +108,8 @@ class RunSettings:
     """Folder of templates that replace the built-in ones."""
     language: Language | None = None
     hints: str = ""
+    merge_share: float = 0.0
+    """Share of the calls on kernels that passed that join two of different structure."""
     memory: str | None = None
     """Bank of lessons that is read once, when the problem is registered."""
     accept_refused_problem: bool = False
@@ -212,6 +214,8 @@ class CandidateProposed:
     """Of the normalised source: equal for sources that differ in comments and layout alone."""
     action: ActionKind
     parent_id: str | None = None
+    other_id: str | None = None
+    """The second parent of a merge."""
     idea: str = ""
     proposer: str = ""
     """"user", "problem", "tuner", or a model's name."""
@@ -254,6 +258,8 @@ class ModelCallStarted:
     reserved_dollars: float | None = None
     """Absent where the price is not known."""
     parent_id: str | None = None
+    other_id: str | None = None
+    """The second parent of a merge."""
     body_digest: str | None = None
     """Of the request's body, where it was handed out in a file: somebody else sends it, and its reply is told whenever it
     comes. Absent for a call that this program sends."""

@@ -57,6 +57,7 @@ class ProposeSource(Protocol):
         before: tuple[Event, ...],
         texts: tuple[str, ...],
         parent_id: str | None,
+        other_id: str | None,
         idea: str,
         proposer: str,
         call_id: str,
@@ -125,6 +126,9 @@ class ModelCalls:
         rng = journal.rng("request")
         ranked = [candidate.id for candidate in state.ranked() if candidate.id != action.parent_id]
         # The best, and others from further down the list: examples that contrast say more than three alike.
+        if action.other_id is not None:
+            # The second parent is contrast enough.
+            ranked = []
         chosen = ranked[:1] + sorted(rng.sample(ranked[1:], min(len(ranked[1:]), _EXAMPLES - 1)), key=ranked.index)
         return ProposalRequest(
             action=action.action,
@@ -132,6 +136,7 @@ class ModelCalls:
             report=state.registered.report,
             capabilities=state.connected.capabilities,
             parent=parent,
+            other=journal.view(action.other_id) if action.other_id is not None else None,
             tried=() if alone else state.ledger(),
             examples=() if alone else tuple(journal.view(candidate_id) for candidate_id in chosen),
             failure=parent.evaluation if parent is not None and action.action is ActionKind.FIX else None,
@@ -210,6 +215,7 @@ class ModelCalls:
             reserved_tokens=reserved,
             reserved_dollars=dollars,
             parent_id=action.parent_id,
+            other_id=action.other_id,
             body_digest=None if body is None else digests[0],
             prompt_digests=digests if body is None else (),
         )
@@ -276,6 +282,7 @@ class ModelCalls:
             before=(finished,),
             texts=(text,),
             parent_id=started.parent_id,
+            other_id=started.other_id,
             idea=finished.idea,
             proposer=proposal.model or started.model,
             call_id=started.call_id,

@@ -47,6 +47,8 @@ class ActionKind(enum.Enum):
     """One named change to a parent."""
     FIX = "fix"
     """Repair a candidate that failed."""
+    MERGE = "merge"
+    """Join two kernels of different structure into one."""
     RESTART = "restart"
     """Begin again from the reference, told what was tried."""
 
@@ -109,6 +111,8 @@ class ProposalRequest:
     capabilities: Capabilities
     parent: CandidateView | None = None
     """Absent for `REWRITE` before anything passed, and for `RESTART`. With `FIX`, the candidate that failed."""
+    other: CandidateView | None = None
+    """With `MERGE`, the second parent."""
     tried: tuple[IdeaOutcome, ...] = ()
     """The ledger of the run, oldest first; those of the parent's own children have its id as `parent_id`."""
     examples: tuple[CandidateView, ...] = ()

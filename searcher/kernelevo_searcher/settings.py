@@ -108,6 +108,9 @@ class SearcherSettings(BaseSettings):
     temperature: Annotated[float, pydantic.Field(ge=0)] | None = pydantic.Field(
         None, description="unset leaves it to the endpoint"
     )
+    merge_share: Annotated[float, pydantic.Field(ge=0, le=1)] = pydantic.Field(
+        0.0, description="share of the model's calls on kernels that passed that join two of different structure"
+    )
     calls_in_flight: Positive = pydantic.Field(RunSettings().calls_in_flight, description="model calls at once")
     prompts: Path | None = pydantic.Field(None, description="folder of templates that replace the built-in ones")
 
@@ -202,6 +205,7 @@ class SearcherSettings(BaseSettings):
             prompts=str(self.prompts.resolve()) if self.prompts is not None else None,
             language=self.language,
             hints=self.hints,
+            merge_share=self.merge_share,
             memory=str(self.memory.resolve()) if self.memory is not None else None,
         )
 

@@ -50,7 +50,7 @@ class ScriptedProposer:
         return "scripted"
 
     def actions(self) -> frozenset[ActionKind]:
-        return frozenset({ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.RESTART})
+        return frozenset({ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.MERGE, ActionKind.RESTART})
 
     def messages(self, request: ProposalRequest) -> list[dict[str, str]]:
         return [{"role": "user", "content": f"{request.action.value} {request.seed}"}]

@@ -34,7 +34,10 @@ def request(action: ActionKind = ActionKind.REFINE) -> ProposalRequest:
         problem_source="class Model: ...\n",
         report=ProblemReport(),
         capabilities=Capabilities(),
-        parent=CandidateView(id="c1", source=PARENT) if action in {ActionKind.REFINE, ActionKind.FIX} else None,
+        parent=CandidateView(id="c1", source=PARENT)
+        if action in {ActionKind.REFINE, ActionKind.FIX, ActionKind.MERGE}
+        else None,
+        other=CandidateView(id="c2", source=PARENT + "# more\n") if action is ActionKind.MERGE else None,
         failure=Evaluation(verdict=Verdict.CRASHED) if action is ActionKind.FIX else None,
     )
 
@@ -58,10 +61,18 @@ def test_it_is_a_proposer() -> None:
     with serve() as server:
         model: Proposer = proposer(server)
     assert model.model == "m"
-    assert model.actions() == {ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.RESTART}
+    assert model.actions() == {
+        ActionKind.REWRITE,
+        ActionKind.REFINE,
+        ActionKind.FIX,
+        ActionKind.MERGE,
+        ActionKind.RESTART,
+    }
 
 
-@pytest.mark.parametrize("action", [ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.RESTART])
+@pytest.mark.parametrize(
+    "action", [ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.MERGE, ActionKind.RESTART]
+)
 async def test_every_action_makes_a_candidate(action: ActionKind) -> None:
     proposal = await propose(Reply(content=WHOLE, prompt_tokens=900, completion_tokens=60), action)
     assert (proposal.outcome, proposal.source) == (ReplyOutcome.OK, CHILD)

@@ -193,7 +193,7 @@ PAYLOADS = st.dictionaries(
 EVENTS = st.sampled_from(["response.completed", "response.output_text.delta", "response.failed", "error", "what"])
 CHUNKS = st.fixed_dictionaries(
     {"type": EVENTS | JSON},
-    optional={name: JSON for name in ("response", "delta", "code", "message", "choices", "usage")},
+    optional=dict.fromkeys(("response", "delta", "code", "message", "choices", "usage"), JSON),
 )
 
 

@@ -40,11 +40,13 @@ from kernelevo_api.types import (
 from kernelevo_searcher import prompts
 from kernelevo_searcher.llm.feedback import feedback_on
 from kernelevo_searcher.llm.messages import MODEL_ACTIONS, PromptSettings, build_messages
+from kernelevo_searcher.memory.lessons import Recollection
 from kernelevo_searcher.prompts import ACTION_TEMPLATES, PromptError, PromptLibrary, fenced, one_line, untrusted
 from kernelevo_searcher.proposers import ActionKind, CandidateView, IdeaOutcome, ProposalRequest
 
 REFERENCE = "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
 PARENT = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n\n\n\n        return x + x\n"
+OTHER = PARENT.replace("x + x", "2 * x")
 
 CPU = Device(
     id="cpu",
@@ -141,7 +143,10 @@ def request(
         ),
         "language": language,
         "parent": CandidateView(id="c1", source=PARENT, idea="add twice", evaluation=PASSED, language=language)
-        if action in {ActionKind.REFINE, ActionKind.FIX}
+        if action in {ActionKind.REFINE, ActionKind.FIX, ActionKind.MERGE}
+        else None,
+        "other": CandidateView(id="c2", source=OTHER, idea="shift left", evaluation=PASSED)
+        if action is ActionKind.MERGE
         else None,
         "failure": FAILURES[0] if action is ActionKind.FIX else None,
         "tokens_left": 654_321,
@@ -181,7 +186,8 @@ def test_every_prompt_renders(action: ActionKind, language: Language, device: De
             CandidateView(id="c7", source=PARENT, idea="tiles", evaluation=PASSED),
             CandidateView(id="c8", source=PARENT, evaluation=FAILURES[2]),
         )
-        more = {"tried": TRIED, "examples": examples, "hints": "Think of the cache."}
+        lessons = (Recollection(technique="tiling", language=Language.TRITON, tried=4, faster=3),)
+        more = {"tried": TRIED, "examples": examples, "hints": "Think of the cache.", "lessons": lessons}
     system, user = text_of(request(action, device=device, language=language, **more), PromptSettings(edits=edits))
     assert f"## {language.value}" in system
     assert device.name in system
@@ -191,11 +197,15 @@ def test_every_prompt_renders(action: ActionKind, language: Language, device: De
     assert ("<<<<<<< SEARCH" in user) == asks_for_edits
     if action in {ActionKind.REFINE, ActionKind.FIX}:
         assert fenced(PARENT, "python") in user, "the parent stands there to the last blank line, or edits will not fit"
+    if action is ActionKind.MERGE:
+        assert fenced(PARENT, "python") in user and fenced(OTHER, "python") in user and "shift left" in user
     if full:
         assert "Think of the cache." in system
-        assert "c7" in user or action is ActionKind.FIX
+        assert "c7" in user or action in {ActionKind.FIX, ActionKind.MERGE}
+        told = "tiling (triton): tried 4x, faster 3x" in user
+        assert told != (action is ActionKind.FIX)
     assert "None" not in (system + user).replace("restype = None", "")
-    assert not re.search(r"\{[{%#]|[%}]\}", (system + user).replace(PARENT, ""))
+    assert not re.search(r"\{[{%#]|[%}]\}", (system + user).replace(PARENT, "").replace(OTHER, ""))
 
 
 def test_all_templates_are_reached_by_some_action() -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MODEL_ACTIONS", "PromptSettings", "build_messages"]
 
-MODEL_ACTIONS = frozenset({ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.RESTART})
+MODEL_ACTIONS = frozenset({ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.MERGE, ActionKind.RESTART})
+_NEEDS_PARENT = frozenset({ActionKind.REFINE, ActionKind.FIX, ActionKind.MERGE})
 
 _ANGLES = {
     DeviceKind.CPU: (
@@ -76,8 +77,10 @@ def build_messages(request: ProposalRequest, prompts: PromptLibrary, settings: P
     """
     if request.action not in MODEL_ACTIONS:
         raise ValueError(f"no model is needed to {request.action.value}")
-    if request.action in {ActionKind.REFINE, ActionKind.FIX} and request.parent is None:
+    if request.action in _NEEDS_PARENT and request.parent is None:
         raise ValueError(f"{request.action.value} needs a parent")
+    if request.action is ActionKind.MERGE and request.other is None:
+        raise ValueError("merge needs a second parent")
     device = _device(request)
     languages = _languages(request, device)
     parent = request.parent
@@ -92,6 +95,7 @@ def build_messages(request: ProposalRequest, prompts: PromptLibrary, settings: P
         "tools": [f"{tool.name} {tool.version}".strip() for tool in request.capabilities.toolchain],
         "languages": languages,
         "parent": _shown(parent, f"Its idea: {one_line(parent.idea)}" if parent.idea else "") if parent else None,
+        "other": _shown(request.other, f"Its idea: {one_line(request.other.idea)}") if request.other else None,
         "failure": feedback_on(request.failure or (parent.evaluation if parent else None)),
         "children": [_idea_line(idea) for idea in children[-settings.children_ideas :]],
         "ledger": [_idea_line(idea) for idea in _chosen(others, settings.ledger_ideas)],
@@ -127,7 +131,7 @@ def _languages(request: ProposalRequest, device: Device | None) -> list[_Languag
         and (device is None or support.device_kind is None or support.device_kind is device.kind)
     }
     wanted: list[Language]
-    keeps_parent = request.action in {ActionKind.REFINE, ActionKind.FIX}
+    keeps_parent = request.action in _NEEDS_PARENT
     if request.language is not None:
         wanted = [request.language]
     elif keeps_parent and request.parent is not None and request.parent.language is not None:

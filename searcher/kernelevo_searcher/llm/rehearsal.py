@@ -52,6 +52,7 @@ def sample_requests() -> Iterator[ProposalRequest]:
                 (ActionKind.REWRITE, good),
                 (ActionKind.REFINE, good),
                 (ActionKind.FIX, bad),
+                (ActionKind.MERGE, good),
                 (ActionKind.RESTART, None),
             ):
                 for full in (False, True):
@@ -61,6 +62,7 @@ def sample_requests() -> Iterator[ProposalRequest]:
                         report=report,
                         capabilities=capabilities,
                         parent=parent,
+                        other=good if action is ActionKind.MERGE else None,
                         tried=ledger if full else (),
                         examples=(good,) if full else (),
                         failure=failed if action is ActionKind.FIX else None,

@@ -30,6 +30,8 @@ class Propose:
     parent_id: str | None = None
     model: str | None = None
     """Label of the model that is asked; absent for the tuner."""
+    other_id: str | None = None
+    """The second parent of a merge."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ REPEATS_BEFORE_WAITING = 3
 """Replies in a row without anything new after which models wait for what is being measured."""
 _WANTED = {
     ActionKind.REWRITE: ModelRole.STRONG,
+    ActionKind.MERGE: ModelRole.STRONG,
     ActionKind.RESTART: ModelRole.STRONG,
     ActionKind.FIX: ModelRole.CHEAP,
 }

@@ -8,6 +8,7 @@ from kernelevo_api.types import Verdict
 from kernelevo_searcher.mechanisms import Mechanism, PolicyName
 from kernelevo_searcher.policy.actions import ModelResource, Propose, Resources, Seed
 from kernelevo_searcher.policy.evaluating import waiting
+from kernelevo_searcher.policy.merging import or_merge
 from kernelevo_searcher.policy.models import (
     REPEATS_BEFORE_WAITING,
     choose_model,
@@ -81,7 +82,7 @@ def _model_proposal(state: RunState, resources: Resources, rng: random.Random) -
     for action, parent_id in _wishes(state, usable, rng):
         model = choose_model(usable, action, rng)
         if model is not None:
-            return Propose(action, parent_id, model.label)
+            return or_merge(Propose(action, parent_id, model.label), state, usable, rng)
     return None
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ACTION_TEMPLATES", "PromptError", "PromptLibrary", "fenced", "one_line", "untrusted"]
 
-ACTION_TEMPLATES = ("rewrite.j2", "refine.j2", "fix.j2", "restart.j2")
+ACTION_TEMPLATES = ("rewrite.j2", "refine.j2", "fix.j2", "merge.j2", "restart.j2")
 """One for each action that a model carries out; `system.j2` stands before each."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u2028\u2029]")
