@@ -25,6 +25,7 @@ from kernelevo_searcher.store import RunNotFound, RunStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
 TOKENS = 60_000
 
@@ -35,12 +36,12 @@ class MortalStore(RunStore):
     appends_left = 0
     after = False
 
-    def append(self, *events: Event, texts: Iterable[str] = ()) -> tuple[Record, ...]:
+    def append(self, *events: Event, texts: Iterable[str] = (), at: datetime | None = None) -> tuple[Record, ...]:
         """As a store's, or the end."""
         self.appends_left -= 1
         if self.appends_left == 0 and not self.after:
             os.kill(os.getpid(), signal.SIGKILL)
-        records = super().append(*events, texts=texts)
+        records = super().append(*events, texts=texts, at=at)
         if self.appends_left == 0 and self.after:
             os.kill(os.getpid(), signal.SIGKILL)
         return records

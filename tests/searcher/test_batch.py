@@ -11,11 +11,13 @@ from tests.searcher.scripted_evaluator import KERNEL, PROBLEM, ScriptedEvaluator
 from typer.testing import CliRunner
 
 from kernelevo_api.pool import Endpoint, EvaluatorPool
-from kernelevo_api.types import Seed, Verdict
+from kernelevo_api.types import DeviceKind, Seed, Verdict
 from kernelevo_searcher.batch.answering import answer, read_jobs
 from kernelevo_searcher.batch.lines import read_requests
 from kernelevo_searcher.cli import app
 from kernelevo_searcher.events import EvaluationStarted, ModelCallFinished, ModelCallStarted
+from kernelevo_searcher.memory.bank import add_to_bank
+from kernelevo_searcher.memory.lessons import Context, Lesson, Origin, RunLessons
 from kernelevo_searcher.proposers import ReplyOutcome
 from kernelevo_searcher.state import replay
 from kernelevo_searcher.store import read_records
@@ -235,6 +237,29 @@ def test_prompts_never_sent_cost_nothing(run: Run) -> None:
     kernelevo("tell", run.path, "--give-up", "all", "--unpaid")
     state = run.state
     assert not state.calls and state.budget_left == state.settings.budget_tokens
+
+
+def test_prompts_in_files_are_told_what_a_live_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bank = tmp_path / "bank.jsonl"
+    origin = Origin(run_id="00000000-0000-0000-0000-000000000001", problem="0" * 16, day="2026-12-01")
+    lesson = Lesson(technique="cache blocking", tried=3, faster=2, gains=(1.5,))
+    add_to_bank(bank, [RunLessons(origin=origin, context=Context(device=DeviceKind.CPU, size=1), lessons=(lesson,))])
+    run = Run(tmp_path, "--memory", bank, "--model", "o-batch,api=responses")
+    run.prepare()
+    prompts = run.ask("-n", 6)
+    by_url = {each["url"]: each for each in prompts}
+    assert all("cache blocking: tried 3x, faster 2x" in json.dumps(each["body"]) for each in prompts)
+    assert set(by_url) == {"/v1/chat/completions", "/v1/responses"}
+    asked = by_url["/v1/responses"]
+    body = {
+        "status": "completed",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": kernel(1)}]}],
+        "usage": {"input_tokens": 100, "output_tokens": 50, "total_tokens": COST},
+    }
+    answered = {"custom_id": asked["custom_id"], "response": {"status_code": 200, "body": body}, "error": None}
+    assert run.tell(json.dumps(answered))["candidates"] == 1 and run.state.usage.total_tokens == COST
+    kernelevo("replay", run.path)
 
 
 def test_the_budget_bounds_what_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_a_finished_run_resumed_as_it_is_only_tells_its_result(files: Path) -> N
 
 
 def test_a_kernel_that_is_not_proved_faster_is_no_success(files: Path) -> None:
-    asyncio.run(make_run(files / "run", speed=1.0))
+    asyncio.run(make_run(files / "run", speed=0.5))
     result = kernelevo_command("evolve", "--resume", "run")
     assert result.exit_code == 1
     last = result.stdout.strip().splitlines()[-1]

@@ -135,6 +135,39 @@ def test_a_search_with_a_model_that_must_repair_its_kernel(kernelevo: Kernelevo)
     repaired = kernelevo.json("best", "run", "-o", "fast.py", code=0, evaluator=False)
     assert told["best"] == repaired["candidate"] and repaired["proved"] == told["proved"]
     assert told["tokens"] == model.charged_tokens
+    # Its log is what comes of it again, to the byte, without the model and the evaluator.
+    assert kernelevo.json("replay", "run", code=0, evaluator=False)["same"]
+
+
+def test_a_run_by_files_is_answered_by_a_real_evaluator(kernelevo: Kernelevo) -> None:
+    start = SOFTMAX / "passes" / "cpp_ctypes.py"
+    make = [
+        "evolve",
+        SOFTMAX / "problem.py",
+        "--start",
+        start,
+        "--model",
+        "m",
+        "--evaluations",
+        2,
+        "--no-run",
+        "--run",
+        "run",
+    ]
+    kernelevo(*make, code=0, evaluator=False)
+    for asked in ("problem", "seed"):
+        kernelevo("ask", "run", "--evaluations", "-n", 1, "-o", f"{asked}.jsonl", code=0, evaluator=False)
+        kernelevo("answer", f"{asked}.jsonl", "-o", f"{asked}-answered.jsonl", code=0)
+        told = kernelevo.json("tell", "run", f"{asked}-answered.jsonl", "--evaluations", code=0, evaluator=False)
+        assert told["taken"] == 1
+    # Once more goes on where it was stopped: nothing is left to answer.
+    assert "answered: 0, and 1 before" in kernelevo("answer", "seed.jsonl", "-o", "seed-answered.jsonl", code=0).stderr
+    best = kernelevo.json("best", "run", code=0, evaluator=False)
+    assert best["candidate"] == "c1" and best["speedup"]["low"] > 0 and not best["verified"]
+    kernelevo("ask", "run", "-o", "prompts.jsonl", code=0, evaluator=False)
+    prompt = json.loads((kernelevo.folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert "softmax" in json.dumps(prompt["body"]["messages"]) and prompt["url"] == "/v1/chat/completions"
+    assert kernelevo.json("replay", "run", code=0, evaluator=False)["same"]
 
 
 def test_a_search_in_which_nothing_passes(kernelevo: Kernelevo) -> None:

@@ -26,6 +26,8 @@ from kernelevo_searcher.memory.lessons import Context, Lesson, Origin, RunLesson
 from kernelevo_searcher.memory.recall import recall
 from kernelevo_searcher.memory.vocabulary import OPERATORS, TECHNIQUES, operators_in, techniques_in
 from kernelevo_searcher.proposers import ActionKind, Proposal, ReplyOutcome, Usage
+from kernelevo_searcher.runs import resume
+from kernelevo_searcher.settings import load_settings
 from kernelevo_searcher.store import RunStore, read_records
 
 if TYPE_CHECKING:
@@ -218,6 +220,9 @@ async def test_a_run_is_told_once_and_told_the_same_when_it_goes_on(tmp_path: Pa
     assert state.evaluated == 9
     assert all(request.lessons == state.memory.lessons for request in later.requests if state.memory)
     assert sum(isinstance(record.event, MemoryRead) for record in read_records(tmp_path / "run")) == 1
+    # Another bank must be there before anything is begun.
+    with pytest.raises(BadInput, match="there is no bank"):
+        await resume(tmp_path / "run", load_settings(), {"memory": str(tmp_path / "none.jsonl")})
 
 
 async def test_the_commands(tmp_path: Path) -> None:

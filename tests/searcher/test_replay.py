@@ -73,7 +73,7 @@ class Model:
             case 4:
                 return Reply(status=429, headers={"Retry-After": "0"})
             case 5:
-                return Reply(status=402, headers={"Retry-After": "0"}, error_message="no credit")
+                return Reply(status=402, headers={"Retry-After": "0.05"}, error_message="no credit")
             case 6:
                 return Reply(content="half", finish_reason="content_filter", report_usage=False)
             case _:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from kernelevo_searcher import runs
-from kernelevo_searcher.cli import authoring, batching, benching, evaluating, evolving, integrating, problems, remembering, replaying, results
+from kernelevo_searcher.cli import (, authoring, batching, benching, evaluating, evolving, integrating, problems, remembering, replaying, results
 from kernelevo_searcher.cli.common import app
 
 __all__ = ["app", "main"]

@@ -41,11 +41,14 @@ class ChatDialect:
 
     async def whole(self, sdk: openai.AsyncOpenAI, arguments: Mapping[str, Any]) -> str:
         raw = await sdk.chat.completions.with_raw_response.create(**arguments)
-        return raw.http_response.text
+        body: str = raw.http_response.text
+        return body
 
     async def stream(self, sdk: openai.AsyncOpenAI, arguments: Mapping[str, Any], *, usage: bool) -> Any:
-        options = {"stream_options": {"include_usage": True}} if usage else {}
-        return await sdk.chat.completions.create(**arguments, **options, stream=True)
+        asked: dict[str, Any] = {**arguments, "stream": True}
+        if usage:
+            asked["stream_options"] = {"include_usage": True}
+        return await sdk.chat.completions.create(**asked)
 
     def collector(self) -> _Collector:
         return _Collector()

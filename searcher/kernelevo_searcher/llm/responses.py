@@ -46,7 +46,8 @@ class ResponsesDialect:
 
     async def whole(self, sdk: openai.AsyncOpenAI, arguments: Mapping[str, Any]) -> str:
         raw = await sdk.responses.with_raw_response.create(**arguments)
-        return raw.http_response.text
+        body: str = raw.http_response.text
+        return body
 
     async def stream(self, sdk: openai.AsyncOpenAI, arguments: Mapping[str, Any], *, usage: bool) -> Any:
         # The last event has the usage, asked for or not.
