@@ -143,7 +143,7 @@ class ModelCalls:
             language=state.settings.language,
             tokens_left=state.budget_left,
             hints=state.settings.hints,
-            lessons=state.memory.lessons if state.memory is not None else (),
+            lessons=state.memory.lessons if state.memory is not None and not alone else (),
             seed=rng.getrandbits(31),
         )
 

@@ -350,9 +350,9 @@ class RunState:
         if event.reserved_tokens > self.budget_left:
             known = self.least_tokens.get(event.model, 0)
             self.least_tokens[event.model] = max(known, self.budget_left + 1)
-        else:
-            least = (self.dollars_left or 0.0) + 1e-9
-            self.least_dollars[event.model] = max(self.least_dollars.get(event.model, 0.0), least)
+            return
+        least = (self.dollars_left or 0.0) + 1e-9
+        self.least_dollars[event.model] = max(self.least_dollars.get(event.model, 0.0), least)
 
     def _settle(self, event: ModelCallFinished | ModelCallFailed) -> ModelCallStarted | None:
         call = self.calls.pop(event.call_id, None) or self.lapsed.pop(event.call_id, None)
