@@ -37,15 +37,15 @@ from kernelevo_searcher.events import (
 )
 from kernelevo_searcher.open_models import OpenModels, open_models
 from kernelevo_searcher.proposers import ActionKind, ReplyOutcome, Usage
-from kernelevo_searcher.store import StoreError
+from kernelevo_searcher.store import RunStore, StoreError
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from kernelevo_searcher.events import Event, Record
-    from kernelevo_searcher.store import RunStore
 
-__all__ = ["Parting", "Replayed", "replay_run"]
+__all__ = ["Parting", "Replayed", "replay_into", "replay_run"]
 
 _FROM_OUTSIDE = (
     EvaluationFailed,
@@ -83,6 +83,17 @@ class Replayed:
     events: int
     """That were the same, to the byte."""
     parting: Parting | None = None
+
+
+def replay_into(run_dir: Path, folder: Path) -> Replayed:
+    """Carry a run out again; the log that comes out, as far as it is the same, is a run in `folder`.
+
+    Raises:
+        RunNotFound, StoreError: there is none, or the folder holds one already.
+        BadInput: one of its models cannot be used as it is set up, or its folder of prompts is gone.
+    """
+    with RunStore.open(run_dir, read_only=True) as recorded, RunStore.create(folder) as copy:
+        return replay_run(recorded, copy)
 
 
 def replay_run(recorded: RunStore, copy: RunStore) -> Replayed:

@@ -26,8 +26,6 @@ from kernelevo_searcher.memory.lessons import Context, Lesson, Origin, RunLesson
 from kernelevo_searcher.memory.recall import recall
 from kernelevo_searcher.memory.vocabulary import OPERATORS, TECHNIQUES, operators_in, techniques_in
 from kernelevo_searcher.proposers import ActionKind, Proposal, ReplyOutcome, Usage
-from kernelevo_searcher.runs import resume
-from kernelevo_searcher.settings import load_settings
 from kernelevo_searcher.store import RunStore, read_records
 
 if TYPE_CHECKING:
@@ -220,9 +218,18 @@ async def test_a_run_is_told_once_and_told_the_same_when_it_goes_on(tmp_path: Pa
     assert state.evaluated == 9
     assert all(request.lessons == state.memory.lessons for request in later.requests if state.memory)
     assert sum(isinstance(record.event, MemoryRead) for record in read_records(tmp_path / "run")) == 1
-    # Another bank must be there before anything is begun.
-    with pytest.raises(BadInput, match="there is no bank"):
-        await resume(tmp_path / "run", load_settings(), {"memory": str(tmp_path / "none.jsonl")})
+
+
+def test_a_bank_that_is_named_must_be_there_before_anything_is_begun(tmp_path: Path) -> None:
+    with RunStore.create(tmp_path / "run") as store:
+        event, texts = start_events(version="0", problem=Problem(source=PROBLEM), settings=RunSettings(), start=[])
+        store.append(event, texts=texts)
+    (tmp_path / "problem.py").write_text(PROBLEM, encoding="utf-8")
+    for what in (["--resume", "run"], ["problem.py", "--run", "other"]):
+        command = ["evolve", *(str(tmp_path / part) if "-" not in part else part for part in what)]
+        refused = CliRunner().invoke(app, [*command, "--memory", str(tmp_path / "none.jsonl")])
+        assert refused.exit_code == 2 and "there is no bank" in refused.stderr
+    assert not (tmp_path / "other").exists()
 
 
 async def test_the_commands(tmp_path: Path) -> None:

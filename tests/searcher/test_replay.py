@@ -34,7 +34,7 @@ from kernelevo_searcher.events import (
 from kernelevo_searcher.models import ModelSettings
 from kernelevo_searcher.open_models import open_models
 from kernelevo_searcher.proposers import ReplyOutcome
-from kernelevo_searcher.runs import replay_into
+from kernelevo_searcher.replaying import replay_into
 from kernelevo_searcher.state import replay
 from kernelevo_searcher.store import RUN_FILE, RunStore, read_records
 

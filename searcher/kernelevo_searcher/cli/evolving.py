@@ -36,6 +36,7 @@ from kernelevo_searcher.display import ledger_lines, open_display, plain, ratio_
 from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.inputs import BadInput, read_candidate, read_text
 from kernelevo_searcher.mechanisms import Mechanism, PolicyName  # noqa: TC001 - typer resolves them
+from kernelevo_searcher.memory.bank import read_bank
 from kernelevo_searcher.state import proves_speedup, replay
 from kernelevo_searcher.store import read_records
 
@@ -168,6 +169,9 @@ def evolve(
         if resume is None and problem is None:
             raise BadInput("name a problem (kernelevo evolve PROBLEM.py), or a run to go on with (--resume RUN).")
         settings = settings_from(evaluator, device=device, **flags)
+        if settings.memory is not None and (resume is None or memory is not None):
+            # Before anything is made or paid.
+            read_bank(settings.memory)
         stream = sys.stderr if as_json else sys.stdout
         display, drain = open_display(stream), Drain()
         if resume is not None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelevo_searcher import runs
 from kernelevo_searcher.cli.common import NOT_PASSED, Exit, JsonOption, RunArgument, app, reported_errors
 from kernelevo_searcher.display import plain
+from kernelevo_searcher.replaying import replay_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def replay(
     """
     with reported_errors():
         with _folder(into) as folder:
-            result = runs.replay_into(run, folder)
+            result = replay_into(run, folder)
         if as_json:
             typer.echo(json.dumps(_as_json(result)))
         elif result.parting is None:
