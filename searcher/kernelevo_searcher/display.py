@@ -20,6 +20,7 @@ from kernelevo_searcher.events import (
     EvaluationFinished,
     EvaluatorChanged,
     EvaluatorsConnected,
+    MemoryRead,
     ModelCallFailed,
     ModelCallFinished,
     Paused,
@@ -87,6 +88,8 @@ def line_of(record: Record, state: RunState) -> str | None:
             return f"evaluator {_one_line(str(Notice(event.change, event.evaluator, event.reason)), 300)}"
         case ProblemRegistered() as event:
             return _registered(event)
+        case MemoryRead() as event:
+            return f"memory: {len(event.lessons)} lessons of {len(event.runs)} runs"
         case EvaluationFinished() as event:
             return _evaluated(event, state)
         case EvaluationFailed() as event:
@@ -142,7 +145,8 @@ def _evaluated(event: EvaluationFinished, state: RunState) -> str | None:
 
 
 def _what(proposed: CandidateProposed) -> str:
-    parent = f" of {proposed.parent_id}" if proposed.parent_id is not None else ""
+    parents = " and ".join(each for each in (proposed.parent_id, proposed.other_id) if each is not None)
+    parent = f" of {parents}" if parents else ""
     return f"{proposed.action.value}{parent}: {_one_line(proposed.idea, _LONGEST_IDEA)}"
 
 

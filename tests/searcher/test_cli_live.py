@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.searcher.openai_server import Reply, serve
 
-from kernelevo_searcher.events import CandidateProposed
+from kernelevo_api.types import Verdict
+from kernelevo_searcher.events import CandidateProposed, EvaluationFinished
 from kernelevo_searcher.store import read_records
 
 if TYPE_CHECKING:
@@ -162,11 +163,11 @@ def test_a_run_by_files_is_answered_by_a_real_evaluator(kernelevo: Kernelevo) ->
         assert told["taken"] == 1
     # Once more goes on where it was stopped: nothing is left to answer.
     assert "answered: 0, and 1 before" in kernelevo("answer", "seed.jsonl", "-o", "seed-answered.jsonl", code=0).stderr
-    best = kernelevo.json("best", "run", code=0, evaluator=False)
-    assert best["candidate"] == "c1" and best["speedup"]["low"] > 0 and not best["verified"]
-    kernelevo("ask", "run", "-o", "prompts.jsonl", code=0, evaluator=False)
-    prompt = json.loads((kernelevo.folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    assert "softmax" in json.dumps(prompt["body"]["messages"]) and prompt["url"] == "/v1/chat/completions"
+    events = [record.event for record in read_records(kernelevo.folder / "run")]
+    (finished,) = [event for event in events if isinstance(event, EvaluationFinished)]
+    # On a busy host its timing may be disputed.
+    assert finished.evaluation.verdict in {Verdict.PASSED, Verdict.TIMING_DISPUTED}
+    assert finished.candidate_id == "c1" and finished.evaluation.timing is not None
     assert kernelevo.json("replay", "run", code=0, evaluator=False)["same"]
 
 

@@ -12,12 +12,34 @@ from typing import Annotated
 import typer
 
 from kernelevo_searcher import runs
-from kernelevo_searcher.cli import (, authoring, batching, benching, evaluating, evolving, integrating, problems, remembering, replaying, results
+from kernelevo_searcher.cli import (
+    authoring,
+    batching,
+    benching,
+    evaluating,
+    evolving,
+    integrating,
+    problems,
+    remembering,
+    replaying,
+    results,
+)
 from kernelevo_searcher.cli.common import app
 
 __all__ = ["app", "main"]
 
-_COMMANDS = (evaluating, evolving, benching, batching, problems, authoring, results, integrating, replaying, remembering)
+_COMMANDS = (
+    evaluating,
+    evolving,
+    benching,
+    batching,
+    problems,
+    authoring,
+    results,
+    integrating,
+    replaying,
+    remembering,
+)
 """Modules whose commands register themselves when they are imported, in the order in which `--help` lists them."""
 
 
