@@ -73,6 +73,10 @@ class CandidateState:
     """Place among the candidates, from 0."""
     evaluations: dict[Effort, Evaluation] = field(default_factory=dict)
     """The last of each effort; those that say nothing about the candidate are left out."""
+    evaluation: Evaluation | None = None
+    """The most thorough there is, as far as the search is concerned (verification is not)."""
+    speedup: Ratio | None = None
+    """Over the baseline, by that measurement; absent where it did not pass or was not timed."""
     faults: int = 0
     """Evaluations that came to nothing through no fault of the candidate's."""
     unevaluable: str = ""
@@ -89,18 +93,14 @@ class CandidateState:
     def parent_id(self) -> str | None:
         return self.proposed.parent_id
 
-    @property
-    def evaluation(self) -> Evaluation | None:
-        """The most thorough there is, as far as the search is concerned (verification is not)."""
-        return self.evaluations.get(Effort.FULL) or self.evaluations.get(Effort.SCREEN)
-
-    @property
-    def speedup(self) -> Ratio | None:
-        """Over the baseline, by the most thorough measurement; absent where it did not pass or was not timed."""
-        evaluation = self.evaluation
-        if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.timing is None:
-            return None
-        return evaluation.timing.speedup
+    def measured(self, effort: Effort, evaluation: Evaluation) -> None:
+        """Keep what was found at this effort."""
+        self.evaluations[effort] = evaluation
+        # Asked for far more often than it changes.
+        self.evaluation = self.evaluations.get(Effort.FULL) or self.evaluations.get(Effort.SCREEN)
+        best = self.evaluation
+        passed = best is not None and best.verdict is Verdict.PASSED
+        self.speedup = best.timing.speedup if best is not None and passed and best.timing is not None else None
 
     @property
     def failed(self) -> bool:
@@ -378,7 +378,7 @@ class RunState:
             candidate.faults += 1
             return
         first = not candidate.evaluations
-        candidate.evaluations[effort] = event.evaluation
+        candidate.measured(effort, event.evaluation)
         if first:
             self.evaluated += 1
             self.model_evaluated += candidate.proposed.call_id is not None

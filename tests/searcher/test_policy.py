@@ -235,7 +235,7 @@ def test_the_search_stops_for_each_of_its_reasons() -> None:
 def test_near_the_floor_the_search_stops() -> None:
     state = state_of(candidate(1, 2.0))
     timing = Timing(speedup=Ratio(value=2.0, low=1.9, high=2.1), candidate_us=10.0, floor_us=9.6)
-    state.candidates["c1"].evaluations[Effort.FULL] = Evaluation(verdict=Verdict.PASSED, timing=timing)
+    state.candidates["c1"].measured(Effort.FULL, Evaluation(verdict=Verdict.PASSED, timing=timing))
     action = decide(state)
     assert isinstance(action, policy.Stop) and "bandwidth" in action.reason
 
