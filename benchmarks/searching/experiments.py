@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Arm = Callable[[Landscape, int, int], Found]
 
-TUNED_ON = frozenset({"convolution", "pnpoly"})
-"""Kernels on whose landscapes the policy's numbers were chosen. The others say whether they hold elsewhere."""
 OURS, GREEDY, INDEPENDENT, OPENEVOLVE = "ours", "greedy", "independent", "openevolve"
 DECEPTIVE = tuple(f"deceptive-{count}" for count in CO_TUNED)
 
@@ -62,49 +60,49 @@ def _policies(setup: Setup) -> dict[str, Arm]:
 
 def _without(setup: Setup, *left_out: Mechanism) -> dict[str, Arm]:
     return {
-        OURS: partial(_simulate, setup),
-        **{
-            f"without {mechanism.value}": partial(_simulate, replace(setup, without=(*setup.without, mechanism)))
-            for mechanism in left_out
-        },
+        f"without {mechanism.value}": partial(_simulate, replace(setup, without=(*setup.without, mechanism)))
+        for mechanism in left_out
     }
 
 
 def experiments() -> tuple[Experiment, ...]:
     """All of them. kernel-tuner's are left out where it is not installed."""
     plain = Setup()
+    failing = replace(plain, model=Model(broken=1.0))
+    crowd = replace(plain, in_flight=8)
     tuning = replace(plain, tunable=Tunable.SIZES, in_flight=4, until_near=True)
-    found = [
-        Experiment("one at a time", {**_policies(plain), OPENEVOLVE: partial(_openevolve, Model())}),
+    rule = (Mechanism.RANKS, Mechanism.CHILDREN, Mechanism.RESTART)
+    strategies = others.STRATEGIES if others.has_kernel_tuner() else ()
+    return (
+        Experiment(
+            "model alone", {**_policies(plain), **_without(plain, *rule), OPENEVOLVE: partial(_openevolve, Model())}
+        ),
+        Experiment(
+            "model and tuner",
+            {**_pair(tuning), **_without(tuning, Mechanism.TUNE, Mechanism.FAMILIES)},
+            (*RECORDED, DECEPTIVE[0]),
+        ),
+        # Runs that never arrive here take minutes each, so that only ours is tried.
+        Experiment("model and tuner, three to suit", {OURS: partial(_simulate, tuning)}, (DECEPTIVE[1],)),
+        Experiment(
+            "deceptive",
+            {**_policies(plain), **_without(plain, *rule), OPENEVOLVE: partial(_openevolve, Model())},
+            DECEPTIVE,
+        ),
+        Experiment("eight in flight", {**_policies(crowd), **_without(crowd, Mechanism.IN_FLIGHT)}),
+        Experiment("recorded noise", _pair(replace(plain, noisy=True))),
         Experiment("blind model", _pair(replace(plain, model=Model(skill=0.0)))),
         Experiment("skilled model", _pair(replace(plain, model=Model(skill=1.5)))),
-        Experiment("eight in flight", _policies(replace(plain, in_flight=8))),
-        Experiment("recorded noise", _pair(replace(plain, noisy=True))),
-        Experiment("deceptive", {**_policies(plain), OPENEVOLVE: partial(_openevolve, Model())}, DECEPTIVE),
-        Experiment("ablation", _without(plain, Mechanism.RANKS, Mechanism.CHILDREN, Mechanism.RESTART)),
-        Experiment("ablation, eight in flight", _without(replace(plain, in_flight=8), Mechanism.IN_FLIGHT)),
-        Experiment(
-            "ablation, deceptive", _without(plain, Mechanism.RANKS, Mechanism.CHILDREN, Mechanism.RESTART), DECEPTIVE
-        ),
-        Experiment("ablation, kernels that fail", _without(replace(plain, model=Model(broken=1.0)), Mechanism.FIX)),
-        Experiment(
-            "with the tuner",
-            {**_policies(tuning), **_without(tuning, Mechanism.TUNE, Mechanism.FAMILIES)},
-            (*RECORDED, *DECEPTIVE),
-        ),
-        Experiment("stopping", {OURS: partial(_simulate, replace(plain, without=()))}),
+        Experiment("kernels that fail", {**_pair(failing), **_without(failing, Mechanism.FIX)}),
+        Experiment("stopping by itself", {OURS: partial(_simulate, replace(plain, without=()))}),
         Experiment(
             "no model",
             {
                 "our tuner": partial(_simulate, replace(plain, model=None, tunable=Tunable.EVERYTHING)),
-                **{
-                    f"kernel-tuner {strategy}": partial(_kernel_tuner, strategy)
-                    for strategy in (others.STRATEGIES if others.has_kernel_tuner() else ())
-                },
+                **{f"kernel-tuner {strategy}": partial(_kernel_tuner, strategy) for strategy in strategies},
             },
         ),
-    ]
-    return tuple(found)
+    )
 
 
 def _pair(setup: Setup) -> dict[str, Arm]:

@@ -41,7 +41,7 @@ class Measured:
     """Deviation of the logarithm of one timing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Landscape:
     """A space and the time of each of its configurations."""
 

@@ -22,11 +22,15 @@ class MemoryStore:
         self._records: list[Record] = []
         self._texts: dict[str, str] = {}
 
-    def append(self, *events: Event, texts: Iterable[str] = ()) -> tuple[Record, ...]:
+    def clock(self) -> datetime:
+        """What time it is in the simulation."""
+        return _BEGIN + timedelta(seconds=self.now_s)
+
+    def append(self, *events: Event, texts: Iterable[str] = (), at: datetime | None = None) -> tuple[Record, ...]:
         """Keep events and the texts that they refer to."""
-        time = _BEGIN + timedelta(seconds=self.now_s)
+        at = at or self.clock()
         first = len(self._records) + 1
-        records = tuple(Record(sequence=first + offset, time=time, event=event) for offset, event in enumerate(events))
+        records = tuple(Record(sequence=first + offset, time=at, event=event) for offset, event in enumerate(events))
         self._records += records
         self._texts |= {text_digest(text): text for text in texts}
         return records

@@ -324,6 +324,9 @@ class _Proposer:
     def reserve(self, request: ProposalRequest) -> int:
         return _TOKENS
 
+    def messages(self, request: ProposalRequest) -> list[dict[str, str]]:
+        return []
+
     def estimate(self, request: ProposalRequest) -> Usage:
         return Usage(prompt_tokens=_TOKENS // 2, completion_tokens=_TOKENS - _TOKENS // 2)
 

@@ -54,8 +54,8 @@ def summarise(runs: Sequence[Sequence[float]]) -> Summary:
     return Summary(
         runs=count,
         reached=share,
-        low=middle - half,
-        high=middle + half,
+        low=max(0.0, middle - half),
+        high=min(1.0, middle + half),
         median_calls=statistics.median_high(calls),
         mean_value=statistics.fmean(values[-1] for values in runs),
     )

@@ -198,7 +198,7 @@ def test_figures_come_of_every_experiment(tmp_path: Path) -> None:
     names = [experiment.name for experiment in experiments()]
     assert len(set(names)) == len(names)
     assert all(name in RECORDED or name.startswith("deceptive") for each in experiments() for name in each.landscapes)
-    (whole,) = (experiment for experiment in experiments() if experiment.name == "one at a time")
+    (whole,) = (experiment for experiment in experiments() if experiment.name == "model alone")
     small = Experiment(whole.name, {arm: whole.arms[arm] for arm in ("ours", "greedy")}, (PNPOLY, "dedispersion-A100"))
     keep = tmp_path / "runs.jsonl"
     runs = search.carry_out([small], range(2), 12, jobs=1, keep=keep)
