@@ -8,7 +8,7 @@ fairly twenty searchers share sixteen lanes, and what a lost host costs.
 Everything is on this machine, so that it ends where this machine does; what an evaluation costs a service and a searcher says
 where they end by themselves.
 
-    python benchmarks/fleet.py [--lanes 1 4 16 64 256] [--each 1.0] [--seconds 20] [--only lanes long ceiling fairness loss]
+    python benchmarks/fleet.py [--lanes 1 4 16 64 256] [--each 1.0] [--seconds 20] [--only lanes ceiling fairness loss]
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 LANES_PER_HOST = 16
 SEARCHERS = 20
-LONG_S = 8.0
-"""Of evaluations that are as long as real ones: the largest size again with these."""
-PARTS = ("lanes", "long", "ceiling", "fairness", "loss")
+PARTS = ("lanes", "ceiling", "fairness", "loss")
 PROBLEM = """\
 import torch
 from torch import nn
@@ -181,21 +179,24 @@ async def measure(
     after = _cpu_s(hosts)
     stop.set()
     seen = await asyncio.gather(*tasks)
-    inside = [[(at, took) for at, took in one.ended if began <= at < ended] for one in seen]
+    # Whole evaluations: lanes that began together end together, and half a wave more or less would be chance.
+    span = ended - began
+    whole = span // hosts[0].each_s * hosts[0].each_s if hosts[0].each_s else span
+    inside = [[(at, took) for at, took in one.ended if began <= at < began + whole] for one in seen]
     flat = sorted(took for one in inside for _, took in one)
     return {
         "lanes": sum(host.lanes for host in hosts),
         "each_s": hosts[0].each_s,
         "hosts": len(hosts),
         "searchers": searchers,
-        "seconds": ended - began,
+        "seconds": whole,
         "evaluations": len(flat),
-        "per_s": len(flat) / (ended - began),
+        "per_s": len(flat) / whole,
         "each": [len(one) for one in inside],
         "took_median_s": flat[len(flat) // 2] if flat else None,
         "took_p99_s": flat[int(len(flat) * 0.99)] if flat else None,
-        "client_cores": (after[0] - before[0]) / (ended - began),
-        "server_cores": (after[1] - before[1]) / (ended - began),
+        "client_cores": (after[0] - before[0]) / span,
+        "server_cores": (after[1] - before[1]) / span,
         "ended_at_s": [round(at - began, 3) for one in inside for at, _ in one],
         "lost_at_s": lost_at - began if lost_at is not None else None,
         "notices": [(round(at - began, 3), text) for one in seen for at, text in one.notices],
@@ -319,8 +320,6 @@ def main() -> None:
     figures: list[dict[str, Any]] = []
     if "lanes" in options.only:
         figures += throughput(options.lanes, options.each, options.seconds, raw)
-    if "long" in options.only:
-        figures += throughput([max(options.lanes)], LONG_S, options.seconds, raw)
     for part, measured in (("ceiling", ceiling), ("fairness", fairness), ("loss", loss)):
         if part in options.only:
             figures += measured(options.seconds, raw)
