@@ -59,6 +59,8 @@ _SECONDS = 3.0
 _SETTLE_SECONDS = 40.0
 _NOT_OF_RUNNERS = frozenset({"descriptors"})
 """A runner has its channel, which it was given."""
+_BY_PIPE = "outlive the sandbox as a daemon"
+"""Told by a pipe that no candidate is given, and that stays open here; another daemon is told by its name."""
 _OUTLIVES = """
 import os, time
 if os.fork() == 0:
@@ -98,7 +100,7 @@ class Hostile:
         """What it got; empty: nothing."""
         if self.attack is None:
             return "it lives on" if running(f"88{given['victim']}") else ""
-        if self.attack.seen is not None and self.attack.seen(given):
+        if self.attack.seen is not None and self.name != _BY_PIPE and self.attack.seen(given):
             return "its effect is seen on the host"
         said = _all_of(evaluation)
         if isinstance(self.attack, Attack):
