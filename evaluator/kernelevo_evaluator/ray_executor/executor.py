@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import structlog
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from kernelevo_api.types import Evaluation, Stage, Verdict
 from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault
@@ -91,12 +91,16 @@ class RayExecutor(Executor):
         options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
         if settings.ray_accelerator_type:
             options["accelerator_type"] = settings.ray_accelerator_type
-        values = settings.model_dump()
+        # Of this host alone: its secrets, and limits that were worked out from its memory.
+        own = {"database_url", "token_file", "tls_certificate", "tls_key", "tls_client_ca"}
+        values = settings.model_dump(
+            exclude=own | ({"memory_bytes", "memory_maximum_bytes"} - settings.model_fields_set)
+        )
         self._lanes = Lanes(self._count, options, (values, self._open_executor), settings.ray_silence_s)
         self._lanes.open(self._fits)
         await self._first_lanes(min(self._count, found) or 1)
         assert self._facts is not None
-        self._room = max(lane.room for lane in self._lanes.up)
+        self._room = max((lane.room for lane in self._lanes.up), default=1)
         self._facts = replace(self._facts, devices=self.devices or ())
         return self._facts
 
@@ -235,7 +239,7 @@ class RayExecutor(Executor):
             problem_digest=job.problem.digest,
             candidate_digest=digest_of(job.candidate.source),
             verdict=Verdict.CRASHED,
-            message=f"{LOST_WORKERS} workers on different devices were lost while they evaluated this candidate",
+            message=f"{LOST_WORKERS} workers were lost while they evaluated this candidate",
             language=job.language,
             effort=job.effort,
             baseline=job.baseline,
@@ -264,9 +268,10 @@ class RayExecutor(Executor):
                 return result.result()
             except RayTaskError as error:
                 raise (error.cause if isinstance(error.cause, Exception) else ExecutorFault(str(error))) from error
-            except RayActorError as error:
-                # Not taken again before its minder has seen it too.
+            except RayError as error:
+                # Not taken again before its minder has seen it too; one that only could not be reached goes on with the call.
                 lane.facts = None
+                self._lanes.kill(lane)
                 raise _WorkerLost(str(error)) from error
         finally:
             await asyncio.shield(self._lanes.give_back(lane))
@@ -278,11 +283,11 @@ class RayExecutor(Executor):
             async with asyncio.timeout(STOP_S):
                 await lane.worker.cancel.remote(call)
                 await asyncio.wait([result])
-        except (TimeoutError, RayActorError, RayTaskError):
+        except (TimeoutError, RayError):
             lane.facts = None
             self._lanes.kill(lane)
             await asyncio.wait([result])
-        with contextlib.suppress(CallStopped, RayTaskError, RayActorError):
+        with contextlib.suppress(CallStopped, RayError):
             result.result()
 
 
@@ -304,7 +309,7 @@ def _reach(address: str) -> None:
 async def _follow(lane: Lane, call: str, progress: ProgressCallback) -> None:
     """Pass progress on; advisory, so nothing of it matters if it fails."""
     seen = 0
-    with contextlib.suppress(RayTaskError, RayActorError):
+    with contextlib.suppress(RayError):
         while told := await lane.worker.progress.remote(call, seen):
             seen += len(told)
             for stage, message in told:

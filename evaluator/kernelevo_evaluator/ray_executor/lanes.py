@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import structlog
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from kernelevo_evaluator.ray_executor.worker import Worker
 
@@ -38,6 +38,8 @@ class Lane:
         self.room = 0
         """Calls that are useful at once."""
         self.calls = 0
+        self.started = False
+        """Whether it may hold sandboxes, which `close` ends."""
 
     @property
     def ready(self) -> bool:
@@ -103,8 +105,8 @@ class Lanes:
         await asyncio.gather(*(self._close(lane) for lane in lanes))
 
     async def _close(self, lane: Lane) -> None:
-        if lane.facts is not None:
-            with contextlib.suppress(RayActorError, RayTaskError, TimeoutError):
+        if lane.started:
+            with contextlib.suppress(RayError, TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await lane.worker.close.remote()
         self.kill(lane)
@@ -119,6 +121,7 @@ class Lanes:
             try:
                 # Without a limit: where the cluster has no GPU left this is what makes it grow.
                 facts, room = await lane.worker.start.remote()
+                lane.started = True
                 reason = fits(facts)
                 if not reason:
                     pause = _FIRST_PAUSE_S
@@ -128,8 +131,12 @@ class Lanes:
             except RayTaskError as error:
                 self.failures[number] = error.cause or error
                 reason = f"it cannot start: {error.cause or error}"
-            except RayActorError as error:
+            except RayError as error:
+                # An actor that died, whatever of: Ray's own memory monitor and a lost node have classes of their own.
                 reason = f"its worker is lost: {error}"
+            except Exception as error:  # whatever it is, a lane without a minder would be lost for good
+                _log.exception("a lane's minder failed", lane=number)
+                reason = f"{type(error).__name__}: {error}"
             _log.warning("lane lost", lane=number, reason=reason)
             await self._set(lane, None, 0)
             await self._close(lane)
