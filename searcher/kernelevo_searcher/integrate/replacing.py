@@ -206,10 +206,12 @@ def _insert(text: str, name: str, lines: Sequence[str]) -> str:
 
 def _diff(path: Path, before: str, after: str) -> str:
     shown = os.path.relpath(path).replace(os.sep, "/")
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True),
-        after.splitlines(keepends=True),
-        f"a/{shown}" if before else "/dev/null",
-        f"b/{shown}",
+    lines = list(
+        difflib.unified_diff(
+            before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{shown}", f"b/{shown}"
+        )
     )
+    if lines and not before:
+        # What `git apply` reads, on every system, as a file that was not there.
+        lines[0] = "--- /dev/null\n"
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
