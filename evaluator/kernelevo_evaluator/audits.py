@@ -12,7 +12,7 @@ from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused,
 from kernelevo_api.types import Problem, ProblemReport, Progress
 from kernelevo_evaluator import executor as executors
 from kernelevo_evaluator.admission import client_id_faults
-from kernelevo_evaluator.executor import NO_SEED
+from kernelevo_evaluator.executor import MAKES_NO_SEEDS, NO_SEED
 from kernelevo_evaluator.faults import once_more
 from kernelevo_evaluator.problem import read_problem
 
@@ -195,7 +195,9 @@ class Audits:
                 lambda: self._executor.seeds(source, self._limits, progress), progress, source.digest
             )
             seeded = replace(report, seeds=seeds, findings=(*report.findings, *findings))
-            await self._keep(source, seeded)
+            # Another evaluator of the same store may well make some.
+            if not any(one.code == MAKES_NO_SEEDS for one in findings):
+                await self._keep(source, seeded)
             return seeded
 
         return self._scheduler.submit(f"seeds {source.digest} {report.accepted_with_mark}", client, action, told)

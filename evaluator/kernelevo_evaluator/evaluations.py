@@ -81,7 +81,10 @@ class Evaluations:
         self._settings = settings
         self._version = evaluator_version
         self._admission = Admission(facts, evaluator_version, settings.maximum_source_bytes)
-        self._scheduler = Scheduler(executor.concurrency, settings.queue_capacity, settings.queue_capacity_per_client)
+        self._scheduler = Scheduler(
+            lambda: executor.concurrency, settings.queue_capacity, settings.queue_capacity_per_client
+        )
+        executor.on_room = self._scheduler.pump
 
         def waited(seconds: float) -> None:
             metrics.waited(seconds)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 NO_SEED = "no_seed"
 """Code of the finding that says why a problem has no seeds."""
+MAKES_NO_SEEDS = "makes_no_seeds"
+"""Code of the finding that says that this executor makes none for any problem, which says nothing of this one."""
 
 ProgressCallback = Callable[["Stage", str], None]
 """Called with the stage that begins and one line for people; advisory, must not block."""
@@ -111,6 +113,9 @@ class ExecutorFacts:
 class Executor(ABC):
     """Carries evaluations out. Cancelling a call ends its processes before the cancellation is seen by the caller."""
 
+    on_room: Callable[[], None] = staticmethod(lambda: None)
+    """Called when `concurrency` may have changed; set by whoever feeds it."""
+
     @abstractmethod
     async def start(self) -> ExecutorFacts:
         """Claim devices, probe isolation, warm what is kept warm.
@@ -131,7 +136,7 @@ class Executor(ABC):
     @property
     @abstractmethod
     def concurrency(self) -> int:
-        """How many calls of `evaluate` are useful at once: lanes, and builds beside them."""
+        """How many calls of `evaluate` are useful at once, now: lanes, and builds beside them."""
 
     @property
     @abstractmethod
@@ -182,7 +187,7 @@ class Executor(ABC):
         Raises:
             ExecutorFault: ours.
         """
-        return (), (Finding(code=NO_SEED, message="this evaluator makes none"),)
+        return (), (Finding(code=MAKES_NO_SEEDS, message="this evaluator makes none"),)
 
     @abstractmethod
     async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:

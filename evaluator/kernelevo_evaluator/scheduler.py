@@ -80,9 +80,13 @@ class Ticket(Generic[T]):
 
 
 class Scheduler:
-    """Runs up to `concurrency` pieces of work at once, the others wait in a fair queue."""
+    """Runs up to `concurrency` pieces of work at once, the others wait in a fair queue.
 
-    def __init__(self, concurrency: int, capacity: int, capacity_per_client: int) -> None:
+    Args:
+        concurrency: asked each time; call `pump` when it has grown.
+    """
+
+    def __init__(self, concurrency: Callable[[], int], capacity: int, capacity_per_client: int) -> None:
         self._concurrency = concurrency
         self._queue: FairQueue[Work[Any]] = FairQueue(capacity, capacity_per_client)
         self._works: dict[str, Work[Any]] = {}
@@ -106,7 +110,7 @@ class Scheduler:
     def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
         """Give clients bounds of their own; what waits or runs already stays."""
         self._queue.quotas = quotas
-        self._pump()
+        self.pump()
 
     @property
     def draining(self) -> bool:
@@ -150,7 +154,7 @@ class Scheduler:
         work.tickets.add(ticket)
         if listener is not None:
             listener(*self._place(work))
-        self._pump()
+        self.pump()
         return ticket
 
     async def drain(self, seconds: float) -> None:
@@ -177,9 +181,12 @@ class Scheduler:
         """Let `drain` wait no longer."""
         self._hurry.set()
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
+        """Begin what there is room for."""
         moved = False
-        while len(self._running) < self._concurrency and (work := self._queue.take(self._at_their_bound())) is not None:
+        while (
+            len(self._running) < self._concurrency() and (work := self._queue.take(self._at_their_bound())) is not None
+        ):
             self._running.add(work)
             work.context.run(self.on_wait, time.monotonic() - work.queued_at)
             work.task = asyncio.create_task(self._run(work), name=f"work {work.key[:12]}", context=work.context)
@@ -216,7 +223,7 @@ class Scheduler:
             self._running.discard(work)
             self._mean_s += 0.2 * (time.monotonic() - began - self._mean_s)
             self._end(work, error, result)
-            self._pump()
+            self.pump()
 
     def _end(self, work: Work[Any], error: BaseException | None, result: Any = None) -> None:
         if self._works.get(work.key) is work:
@@ -261,7 +268,7 @@ class Scheduler:
 
     def _delay(self) -> timedelta:
         """When a place is likely to be free: the time in which one piece of work ends."""
-        seconds = min(max(self._mean_s / self._concurrency, _SHORTEST_DELAY_S), _LONGEST_DELAY_S)
+        seconds = min(max(self._mean_s / max(1, self._concurrency()), _SHORTEST_DELAY_S), _LONGEST_DELAY_S)
         return timedelta(seconds=math.ceil(seconds * 10) / 10)
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 class Subject:
     """An executor under test, and what its lanes wrote down, on whatever host they are."""
 
+    seed = "scripted"
+    """Name of the seed that it makes of the problem."""
+
     def __init__(self, executor: Executor, facts: ExecutorFacts, log: Path, gate: Path) -> None:
         self.executor = executor
         self.facts = facts
@@ -113,6 +116,13 @@ async def a_refused_problem_says_why(subject: Subject) -> None:
     assert marked.accepted_with_mark
 
 
+async def seeds_are_those_of_the_device(subject: Subject) -> None:
+    problem = read_problem(Problem(source=PROBLEM, name="p"), 1 << 20)
+    seeds, findings = await subject.executor.seeds(problem, subject.facts.default_limits, silent)
+    assert [seed.name for seed in seeds] == [subject.seed] and not findings
+    assert seeds[0].source and seeds[0].language is not None
+
+
 async def a_fault_of_its_own_is_no_verdict(subject: Subject) -> None:
     with pytest.raises(ExecutorFault, match="the device is gone"):
         await subject.executor.evaluate(subject.job("passed fault"), silent)
@@ -170,6 +180,7 @@ CHECKS: tuple[Callable[[Subject], Awaitable[None]], ...] = (
     progress_is_told,
     a_problem_is_audited,
     a_refused_problem_says_why,
+    seeds_are_those_of_the_device,
     a_fault_of_its_own_is_no_verdict,
     cancelling_ends_the_work_and_frees_the_device,
     a_deadline_frees_the_device_too,

@@ -25,6 +25,7 @@ from kernelevo_api.types import (
     Limits,
     ProblemReport,
     SandboxInfo,
+    Seed,
     Stage,
     StageTime,
     TensorInfo,
@@ -79,6 +80,8 @@ class ScriptedExecutor(Executor):
     ended: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     audits: list[str] = field(default_factory=list)
+    seeded: list[str] = field(default_factory=list)
+    makes_seeds: bool = True
     jobs: list[Job] = field(default_factory=list)
     closed: bool = False
     well: bool = True
@@ -194,6 +197,14 @@ class ScriptedExecutor(Executor):
             accepted_with_mark=bool(findings),
             inputs=(TensorInfo(name="0", shape=(8,), dtype="float32", bytes=32),),
         )
+
+    async def seeds(
+        self, problem: ProblemSource, limits: Limits, progress: ProgressCallback
+    ) -> tuple[tuple[Seed, ...], tuple[Finding, ...]]:
+        if not self.makes_seeds:
+            return await super().seeds(problem, limits, progress)
+        await self._note("seeded", problem.digest)
+        return (Seed(name="scripted", source=candidate(), language=Language.TORCH),), ()
 
     async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:
         script = job.candidate.source.partition("\n")[0].removeprefix("# script:").strip()

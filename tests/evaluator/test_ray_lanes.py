@@ -30,10 +30,14 @@ class Worker:
     def __init__(self, death: BaseException | None) -> None:
         self.closed = False
         self.killed = False
+        self.host = Method(self._host)
         self.start = Method(self._start)
         self.alive = Method(self._alive)
         self.close = Method(self._close)
         self._death = death
+
+    async def _host(self) -> str:
+        return "host"
 
     async def _start(self) -> tuple[Any, int]:
         return SimpleNamespace(devices=(SimpleNamespace(id="gpu"),)), 2
@@ -82,7 +86,8 @@ async def test_a_worker_that_dies_of_anything_is_ended_and_replaced(
         first, second = workers
         assert first.closed and first.killed, "what it may have held is ended"
         assert [lane.worker for lane in lanes.up] == [second]
-        assert (await lanes.take()).worker is second
+        lane = (await lanes.take()).lane
+        assert lane is not None and lane.worker is second
     finally:
         await lanes.close()
     assert second.closed and second.killed

@@ -17,7 +17,7 @@ from kernelevo_api.types import (
     Stage,
     Verdict,
 )
-from kernelevo_evaluator.executor import NO_SEED
+from kernelevo_evaluator.executor import MAKES_NO_SEEDS
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,11 +38,21 @@ class TestProblems:
     async def test_seeds_are_looked_for_when_asked_for_and_once(self, host: Any) -> None:
         client = await host.start()
         plain = await client.register_problem(Problem(source=PROBLEM))
-        assert not any(finding.code == NO_SEED for finding in plain.findings)
+        assert not plain.seeds
         seeded = await client.register_problem(Problem(source=PROBLEM), with_seeds=True)
-        assert [finding.code for finding in seeded.findings].count(NO_SEED) == 1
+        assert [seed.name for seed in seeded.seeds] == ["scripted"]
         assert await client.register_problem(Problem(source=PROBLEM), with_seeds=True) == seeded
-        assert host.executor.audits == [DIGEST]
+        assert host.executor.audits == [DIGEST] and host.executor.seeded == [DIGEST]
+
+    async def test_that_an_evaluator_makes_no_seeds_is_not_kept_for_one_that_does(self, host: Any) -> None:
+        client = await host.start(ScriptedExecutor(makes_seeds=False))
+        without = await client.register_problem(Problem(source=PROBLEM), with_seeds=True)
+        assert not without.seeds and [finding.code for finding in without.findings] == [MAKES_NO_SEEDS]
+        await host.stop()
+        client = await host.start()
+        seeded = await client.register_problem(Problem(source=PROBLEM), with_seeds=True)
+        assert [seed.name for seed in seeded.seeds] == ["scripted"] and not seeded.findings
+        assert not host.executor.audits, "the report itself is kept"
 
     async def test_registered_at_once_by_two_is_audited_once(self, host: Any) -> None:
         client = await host.start(ScriptedExecutor(audit_hold=True))

@@ -1,16 +1,14 @@
 """Evaluations on the GPUs of a Ray cluster. Ray supplies placement, the loss of nodes, and growth; the service stays one address.
 
-A call is carried out again, once and on another worker, where its worker or host was lost. A candidate that loses two workers is
-`CRASHED`: it is its own doing until proved otherwise. What an executor reports as its own fault is the service's to retry, and no
-verdict on a candidate is ever retried here.
+A call whose worker or host was lost is carried out again, alone and elsewhere (`losses`). A candidate that loses two workers while it
+runs alone is `CRASHED`. What an executor reports as its own fault is the service's to retry, and no verdict on a candidate is ever
+retried here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,35 +17,45 @@ import ray
 import structlog
 from ray.exceptions import RayError, RayTaskError
 
-from kernelevo_api.types import Evaluation, Stage, Verdict
-from kernelevo_evaluator.executor import Executor, ExecutorFacts, ExecutorFault
+from kernelevo_api.types import Evaluation, Finding, Stage, Verdict
+from kernelevo_evaluator.executor import NO_SEED, Executor, ExecutorFacts, ExecutorFault, ProblemRefused
+from kernelevo_evaluator.ray_executor import cluster
 from kernelevo_evaluator.ray_executor.lanes import Lanes
+from kernelevo_evaluator.ray_executor.losses import LAID_TO_IT, Losses
 from kernelevo_evaluator.ray_executor.worker import CallStopped
 from kernelevo_evaluator.sources import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from kernelevo_api.types import Device, Limits, ProblemReport
+    from kernelevo_api.types import Device, Limits, ProblemReport, Seed
     from kernelevo_evaluator.executor import Job, LaneState, ProblemSource, ProgressCallback
-    from kernelevo_evaluator.ray_executor.lanes import Lane
+    from kernelevo_evaluator.ray_executor.lanes import Lane, Stay
     from kernelevo_evaluator.settings import EvaluatorSettings
 
-CONNECT_S = 10.0
-"""How long the cluster's head may take to answer."""
 STOP_S = 10.0
 """How long a worker has to stop a call before it is killed."""
 SETTLE_S = 10.0
 """How long the other workers have, once the first is up, to be counted among the devices at the start."""
-LOST_WORKERS = 2
-"""Workers that one candidate may lose."""
-_OBJECT_STORE_BYTES = 128 << 20
 
 _log = structlog.get_logger("kernelevo.evaluator")
 
 
+class _TakesWorkersDown(Exception):
+    """Workers were lost while they did nothing but this."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"{LAID_TO_IT} workers were lost while they did nothing but this, on two devices where there are two"
+        )
+
+
 class _WorkerLost(Exception):
     """The worker or its host ended during the call."""
+
+    def __init__(self, message: str, stay: Stay) -> None:
+        super().__init__(message)
+        self.stay = stay
 
 
 class RayExecutor(Executor):
@@ -67,8 +75,6 @@ class RayExecutor(Executor):
         self._open_executor = open_executor
         self._facts: ExecutorFacts | None = None
         self._lanes: Lanes | None = None
-        self._count = 0
-        self._room = 1
         self._connected = False
 
     async def start(self) -> ExecutorFacts:
@@ -79,15 +85,20 @@ class RayExecutor(Executor):
         """
         settings = self._settings
         # In a thread: it blocks, and in the main thread it would take SIGTERM away from the server.
-        await asyncio.to_thread(self._connect)
-        found = int(ray.cluster_resources().get("GPU", 0))
-        self._count = settings.ray_lanes or found
-        if not self._count:
+        await asyncio.to_thread(cluster.join, settings)
+        self._connected = True
+        kind = settings.ray_accelerator_type
+        found = await asyncio.to_thread(cluster.count_gpus, kind)
+        count = settings.ray_lanes or found
+        if not count:
+            there = await asyncio.to_thread(cluster.kinds_of_gpus)
             raise ExecutorFault(
-                "the Ray cluster has no GPU. Where it grows on demand, say how many to ask for: --set ray_lanes=N"
+                f"the Ray cluster has no GPU{f' of type {kind}' if kind else ''}"
+                + (f", only {', '.join(there)}" if kind and there else "")
+                + ". Where it grows on demand, say how many to ask for: --set ray_lanes=N"
             )
-        if self._count > found:
-            _log.warning("lanes wait for the cluster to grow", asked=self._count, there=found)
+        if count > found:
+            _log.warning("lanes wait for the cluster to grow", asked=count, there=found)
         options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
         if settings.ray_accelerator_type:
             options["accelerator_type"] = settings.ray_accelerator_type
@@ -96,37 +107,14 @@ class RayExecutor(Executor):
         values = settings.model_dump(
             exclude=own | ({"memory_bytes", "memory_maximum_bytes"} - settings.model_fields_set)
         )
-        self._lanes = Lanes(self._count, options, (values, self._open_executor), settings.ray_silence_s)
+        self._lanes = Lanes(
+            count, options, (values, self._open_executor), settings.ray_silence_s, lambda: self.on_room()
+        )
         self._lanes.open(self._fits)
-        await self._first_lanes(min(self._count, found) or 1)
+        await self._first_lanes(min(count, found) or 1)
         assert self._facts is not None
-        self._room = max((lane.room for lane in self._lanes.up), default=1)
         self._facts = replace(self._facts, devices=self.devices or ())
         return self._facts
-
-    def _connect(self) -> None:
-        settings = self._settings
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options: dict[str, Any] = {"address": settings.ray_address or None}
-        if not settings.ray_address and not os.environ.get("RAY_ADDRESS") and settings.device in ("cpu", "simulated"):
-            # A cluster of this host alone, with GPUs in name only.
-            options = {
-                "address": "local",
-                "num_gpus": settings.ray_lanes or settings.simulated_lanes,
-                "object_store_memory": _OBJECT_STORE_BYTES,
-            }
-        _reach(settings.ray_address)
-        try:
-            ray.init(
-                namespace="kernelevo",
-                log_to_driver=False,
-                include_dashboard=False if options["address"] == "local" else None,
-                logging_level="warning",
-                **options,
-            )
-        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-            raise ExecutorFault(f"no Ray cluster answers: {error}") from error
-        self._connected = True
 
     def _fits(self, facts: ExecutorFacts) -> str:
         """One kind of device for one service: budgets and baselines of one say nothing of another."""
@@ -159,12 +147,15 @@ class RayExecutor(Executor):
                 async with asyncio.timeout(SETTLE_S), lanes.changed:
                     await lanes.changed.wait_for(tried)
         if not lanes.up:
-            why = next(iter(lanes.failures.values()), None)
-            raise ExecutorFault(
-                f"no worker could start: {why}"
-                if why is not None
-                else f"no GPU of the cluster was free within {self._settings.ray_start_s:g} s"
-            )
+            raise ExecutorFault(self._why_none(lanes))
+
+    def _why_none(self, lanes: Lanes) -> str:
+        kind, seconds = self._settings.ray_accelerator_type, self._settings.ray_start_s
+        if lanes.failures:
+            return f"no worker could start: {next(iter(lanes.failures.values()))}"
+        if lanes.placed:
+            return f"{lanes.placed} workers hold a GPU of the cluster, and none of them was ready within {seconds:g} s"
+        return f"no GPU of the cluster{f' of type {kind}' if kind else ''} was free within {seconds:g} s"
 
     async def close(self) -> None:
         if self._lanes is not None:
@@ -179,7 +170,7 @@ class RayExecutor(Executor):
 
     @property
     def concurrency(self) -> int:
-        return self._count * self._room
+        return self._lanes.room if self._lanes is not None else 0
 
     @property
     def healthy(self) -> bool:
@@ -215,44 +206,71 @@ class RayExecutor(Executor):
     async def audit(
         self, problem: ProblemSource, limits: Limits, accept_refused: bool, progress: ProgressCallback
     ) -> ProblemReport:
-        for _ in range(LOST_WORKERS):
-            try:
-                report: ProblemReport = await self._call("audit", (problem, limits, accept_refused), progress)
-            except _WorkerLost as lost:
-                _log.warning("worker lost", what=problem.digest, message=str(lost))
-                progress(Stage.QUEUE, "its worker was lost; again on another")
-            else:
-                return report
-        raise ExecutorFault(f"{LOST_WORKERS} workers were lost while they audited this problem")
+        try:
+            report: ProblemReport = await self._carry(
+                "audit", (problem, limits, accept_refused), progress, problem.digest
+            )
+        except _TakesWorkersDown as error:
+            raise ProblemRefused(f"its audit cannot be carried out: {error}", code="crashed") from error
+        return report
+
+    async def seeds(
+        self, problem: ProblemSource, limits: Limits, progress: ProgressCallback
+    ) -> tuple[tuple[Seed, ...], tuple[Finding, ...]]:
+        try:
+            found: tuple[tuple[Seed, ...], tuple[Finding, ...]] = await self._carry(
+                "seeds", (problem, limits), progress, problem.digest
+            )
+        except _TakesWorkersDown as error:
+            return (), (Finding(code=NO_SEED, message=f"no kernel could be generated for a start: {error}"),)
+        return found
 
     async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:
-        for _ in range(LOST_WORKERS):
-            try:
-                evaluation: Evaluation = await self._call("evaluate", (job,), progress)
-            except _WorkerLost as lost:
-                _log.warning("worker lost", what=job.evaluation_id, message=str(lost))
-                progress(Stage.QUEUE, "its worker was lost; again on another")
-            else:
-                return evaluation
-        return Evaluation(
-            evaluation_id=job.evaluation_id,
-            problem_digest=job.problem.digest,
-            candidate_digest=digest_of(job.candidate.source),
-            verdict=Verdict.CRASHED,
-            message=f"{LOST_WORKERS} workers were lost while they evaluated this candidate",
-            language=job.language,
-            effort=job.effort,
-            baseline=job.baseline,
-        )
+        try:
+            evaluation: Evaluation = await self._carry("evaluate", (job,), progress, job.evaluation_id)
+        except _TakesWorkersDown as error:
+            return Evaluation(
+                evaluation_id=job.evaluation_id,
+                problem_digest=job.problem.digest,
+                candidate_digest=digest_of(job.candidate.source),
+                verdict=Verdict.CRASHED,
+                message=str(error),
+                language=job.language,
+                effort=job.effort,
+                baseline=job.baseline,
+            )
+        return evaluation
 
-    async def _call(self, method: str, arguments: tuple[Any, ...], progress: ProgressCallback) -> Any:
-        """Carry one call out on a lane. Being cancelled stops it there first.
+    async def _carry(self, method: str, arguments: tuple[Any, ...], progress: ProgressCallback, what: str) -> Any:
+        """Carry one call out, again where its worker is lost.
+
+        Raises:
+            _TakesWorkersDown: it is not tried again.
+            ExecutorFault: workers are lost again and again, and not by its doing as far as one can tell.
+        """
+        assert self._lanes is not None
+        losses = Losses()
+        while True:
+            stay = await self._lanes.take(losses.scope, losses.devices, losses.hosts)
+            try:
+                return await self._call(stay, method, arguments, progress)
+            except _WorkerLost as lost:
+                reason = await losses.note(lost.stay, self._lanes)
+                _log.warning("worker lost", what=what, reason=reason, laid_to_it=losses.laid_to_it, message=str(lost))
+            if losses.convicts:
+                raise _TakesWorkersDown
+            if losses.exhausting:
+                raise ExecutorFault(f"{losses.count} workers were lost while this ran, the last one because {reason}")
+            progress(Stage.QUEUE, "its worker was lost; again on another")
+
+    async def _call(self, stay: Stay, method: str, arguments: tuple[Any, ...], progress: ProgressCallback) -> Any:
+        """Carry one call out where it has its place, which is given back. Being cancelled stops it there first.
 
         Raises:
             _WorkerLost: the lane is gone, and nobody knows what became of the call.
         """
-        assert self._lanes is not None
-        lane = await self._lanes.take()
+        lanes, lane = self._lanes, stay.lane
+        assert lanes is not None and lane is not None
         try:
             call = str(uuid.uuid4())
             result = asyncio.wrap_future(getattr(lane.worker, method).remote(call, *arguments).future())
@@ -267,14 +285,16 @@ class RayExecutor(Executor):
             try:
                 return result.result()
             except RayTaskError as error:
+                if lane.ended:
+                    # What we end fails in whatever way it can.
+                    raise _WorkerLost(str(error), stay) from error
                 raise (error.cause if isinstance(error.cause, Exception) else ExecutorFault(str(error))) from error
             except RayError as error:
                 # Not taken again before its minder has seen it too; one that only could not be reached goes on with the call.
-                lane.facts = None
-                self._lanes.kill(lane)
-                raise _WorkerLost(str(error)) from error
+                lanes.drop(lane)
+                raise _WorkerLost(str(error), stay) from error
         finally:
-            await asyncio.shield(self._lanes.give_back(lane))
+            await asyncio.shield(lanes.give_back(stay))
 
     async def _stop(self, lane: Lane, call: str, result: asyncio.Future[Any]) -> None:
         """Returns when nothing of the call runs any more: told to stop first, and killed if that does not help."""
@@ -284,26 +304,10 @@ class RayExecutor(Executor):
                 await lane.worker.cancel.remote(call)
                 await asyncio.wait([result])
         except (TimeoutError, RayError):
-            lane.facts = None
-            self._lanes.kill(lane)
+            self._lanes.drop(lane, "a call that did not stop when it was told to had its worker killed")
             await asyncio.wait([result])
         with contextlib.suppress(CallStopped, RayError):
             result.result()
-
-
-def _reach(address: str) -> None:
-    """Ray itself tries for minutes before it says that nobody is there.
-
-    Raises:
-        ExecutorFault: nothing listens at the address.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "://" in address:
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    except OSError as error:
-        raise ExecutorFault(f"no Ray cluster answers at {address}: {error}") from error
 
 
 async def _follow(lane: Lane, call: str, progress: ProgressCallback) -> None:

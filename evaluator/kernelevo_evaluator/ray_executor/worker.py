@@ -25,7 +25,7 @@ from kernelevo_evaluator.settings import EvaluatorSettings, parse_core_sets
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from kernelevo_api.types import Evaluation, Limits, ProblemReport, Stage
+    from kernelevo_api.types import Evaluation, Finding, Limits, ProblemReport, Seed, Stage
     from kernelevo_evaluator.executor import Executor, ExecutorFacts, Job, LaneState, ProblemSource, ProgressCallback
 
 T = TypeVar("T")
@@ -75,6 +75,10 @@ class Worker:
         self._executor: Executor | None = None
         self._calls: dict[str, _Call] = {}
 
+    async def host(self) -> str:
+        """The cluster's id of the host that this was placed on."""
+        return str(ray.get_runtime_context().get_node_id())
+
     async def start(self) -> tuple[ExecutorFacts, int]:
         """Claim the device; returns what it is, and how many calls are useful at once.
 
@@ -85,7 +89,7 @@ class Worker:
         self._executor = await self._open(self._settings)
         facts = await self._executor.start()
         # A GPU's id is its own in the world; what other devices are called is their host's word alone.
-        place = f"{ray.get_runtime_context().get_node_id()[:8]}/{_slot()}"
+        place = f"{(await self.host())[:8]}/{_slot()}"
         devices = tuple(
             device if device.kind is DeviceKind.CUDA else replace(device, id=f"{place}/{device.id}")
             for device in facts.devices[:1]
@@ -95,6 +99,12 @@ class Worker:
     async def audit(self, call: str, problem: ProblemSource, limits: Limits, accept_refused: bool) -> ProblemReport:
         """As an executor's."""
         return await self._carry(call, lambda told: self._held.audit(problem, limits, accept_refused, told))
+
+    async def seeds(
+        self, call: str, problem: ProblemSource, limits: Limits
+    ) -> tuple[tuple[Seed, ...], tuple[Finding, ...]]:
+        """As an executor's."""
+        return await self._carry(call, lambda told: self._held.seeds(problem, limits, told))
 
     async def evaluate(self, call: str, job: Job) -> Evaluation:
         """As an executor's."""
