@@ -1,8 +1,8 @@
 """Evaluations on the GPUs of a Ray cluster. Ray supplies placement, the loss of nodes, and growth; the service stays one address.
 
-A call whose worker or host was lost is carried out again, alone and elsewhere (`losses`). A candidate that loses two workers while it
-runs alone is `CRASHED`. What an executor reports as its own fault is the service's to retry, and no verdict on a candidate is ever
-retried here.
+A call whose worker or host was lost is carried out again, alone and elsewhere (`losses`). A candidate that loses two workers
+while it runs alone is `CRASHED`. What an executor reports as its own fault is the service's to retry, and no verdict on a
+candidate is ever retried here.
 """
 
 from __future__ import annotations

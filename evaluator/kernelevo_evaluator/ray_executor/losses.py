@@ -1,9 +1,9 @@
 """Whose doing it was that a worker was lost. Knows of lanes and hosts, not of evaluations.
 
 A loss is laid to a call only where nothing else can have caused it: the call was alone on its worker and on its host (or the
-host lives on), we did not end the worker ourselves, and nobody took the host away. After a loss that somebody else may have caused
-the call is carried out alone, on a device that was not lost with it, so that the next loss says more: sharing a worker with what
-takes it down convicts nobody.
+host lives on), we did not end the worker ourselves, and nobody took the host away. After a loss that somebody else may have
+caused the call is carried out alone, on a device that was not lost with it, so that the next loss says more: sharing a
+worker with what takes it down convicts nobody.
 """
 
 from __future__ import annotations
