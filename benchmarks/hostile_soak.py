@@ -1,8 +1,9 @@
 """Hostile evaluations in a row through a real service, hostile programs in a row on each backend, and what they leave behind.
 
-    sudo python benchmarks/hostile_soak.py [--evaluations 500] [--programs 500] [--own-engine]
+    sudo python benchmarks/hostile_soak.py [--evaluations 500] [--programs 500] [--device cuda] [--own-engine]
 
-Processes, mounts, control groups, descriptors, files and the service's memory are counted before, and once everything has ended.
+Processes, mounts, control groups, descriptors, files, the service's memory and that of GPUs are counted before, and once everything
+has ended.
 """
 
 from __future__ import annotations
@@ -28,17 +29,19 @@ sys.path.insert(0, str(ROOT / "tests" / "attacks"))
 import evaluation_soak
 import soak as program_soak
 
-SETTINGS = {"device": "cpu", "log_level": "warning", "memory_bytes": 1 << 30, "temporary_bytes": 64 << 20}
-"""Bombs fill a gigabyte, not the host."""
+SETTINGS = {"log_level": "warning", "temporary_bytes": 64 << 20, "spare_runners": 2}
+_MEMORY_BYTES = {"cpu": 1 << 30, "cuda": 6 << 30}
+"""Bombs fill a gigabyte, not the host; with CUDA's libraries a runner needs more than that."""
 
 
-async def evaluations(count: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+async def evaluations(count: int, device: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Figures and raw data of hostile evaluations, on bubblewrap."""
     with tempfile.TemporaryDirectory(prefix="kernelevo-soak-") as folder:
         place = Path(folder)
         # Orphans of the service come to this supervisor, where they are counted.
         supervised = (sys.executable, str(ROOT / "tests" / "supervise.py"), str(place / "outlived"), *SERVE)
-        served = Server(place, SETTINGS, command=supervised)
+        settings = {**SETTINGS, "device": device, "memory_bytes": _MEMORY_BYTES[device]}
+        served = Server(place, settings, command=supervised)
         served.start()
         try:
             await served.ready()
@@ -49,7 +52,7 @@ async def evaluations(count: int) -> tuple[list[dict[str, Any]], dict[str, Any]]
             served.stop()
         outlived = (place / "outlived").read_text().splitlines()
     assert soaked.before is not None and soaked.after is not None
-    name = f"soak of {count} hostile evaluations, bubblewrap"
+    name = f"soak of {count} hostile evaluations, bubblewrap" + (", with a GPU" if device == "cuda" else "")
     before, after = asdict(soaked.before), asdict(soaked.after)
     figures = [
         {"figure": f"{name}: not contained", "value": len(soaked.escaped), "unit": "evaluations", "bound": "== 0"},
@@ -73,6 +76,9 @@ async def evaluations(count: int) -> tuple[list[dict[str, Any]], dict[str, Any]]
         },
         {"figure": f"{name}: seconds for each", "value": soaked.seconds / count, "unit": "s"},
     ]
+    if device == "cuda":
+        grown = (after["device_memory_bytes"] - before["device_memory_bytes"]) / (1 << 20)
+        figures.append({"figure": f"{name}: growth of device memory in use", "value": grown, "unit": "MiB"})
     raw = {
         "verdicts": dict(soaked.verdicts),
         "escaped": soaked.escaped,
@@ -104,12 +110,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--evaluations", type=int, default=500, help="hostile evaluations; 0: none")
     parser.add_argument("--programs", type=int, default=500, help="hostile programs on each isolating backend; 0: none")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what the evaluations run on")
     parser.add_argument("--own-engine", action="store_true", help="start a Docker engine for this, as root")
     options = parser.parse_args()
     figures: list[dict[str, Any]] = []
     raw: dict[str, Any] = {}
     if options.evaluations:
-        found, raw["evaluations"] = asyncio.run(evaluations(options.evaluations))
+        found, raw["evaluations"] = asyncio.run(evaluations(options.evaluations, options.device))
         figures += found
     if options.programs:
         with engine(options.own_engine):

@@ -63,7 +63,8 @@ def served_evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     folder = tmp_path_factory.mktemp("evaluator")
     address = f"unix:{folder / 'e.sock'}"
     log = folder / "log"
-    variables = {"STATE_DIR": str(folder / "state"), "LISTEN": address, "LOG_FORMAT": "console", **LIMITS}
+    variables = {"STATE_DIR": str(folder / "state"), "LISTEN": address, "LOG_FORMAT": "console", "SPARE_RUNNERS": "2"}
+    variables |= LIMITS
     environment = os.environ | {f"KERNELEVO_EVALUATOR_{name}": value for name, value in variables.items()}
     outlived = folder / "outlived"
     with log.open("wb") as output:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from attack import Attack, BuildAttack, program
 from attacks import ATTACKS
-from soak import Host, left
+from soak import Host, device_memory_bytes, left
 from targets import host, running
 
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Limits, Problem, Verdict
@@ -54,9 +54,11 @@ class ModelNew(nn.Module):
         return torch.clamp(x, min=0)
 """
 _HONEST_EVERY = 10
-_SECONDS = 3.0
+_SECONDS = 1.5
 """What hangs is ended after this long."""
+_HONEST_SECONDS = 60.0
 _SETTLE_SECONDS = 40.0
+_LOOK_SECONDS = 0.5
 _NOT_OF_RUNNERS = frozenset({"descriptors"})
 """A runner has its channel, which it was given."""
 _BY_PIPE = "outlive the sandbox as a daemon"
@@ -141,7 +143,7 @@ class Soaked:
 
 
 async def soak(
-    client: AsyncEvaluatorClient, server: int, count: int, *, at_once: int = 2, memory: bool = True, warm_up: int = 6
+    client: AsyncEvaluatorClient, server: int, count: int, *, at_once: int = 3, memory: bool = True, warm_up: int = 6
 ) -> Soaked:
     """Evaluate `count` hostile candidates, and an honest one now and then.
 
@@ -160,13 +162,13 @@ async def soak(
     async def judge(number: int) -> None:
         one = hostile[number * step % len(hostile)]
         with host(isolated=True) as given:
-            evaluation = await _evaluated(client, digest, one.source(given))
+            evaluation = await _evaluated(client, digest, one.source(given), _SECONDS)
             if got := one.escaped(evaluation, given):
                 soaked.escaped.append(f"{one.name}: {got}")
         _count(soaked, one.name, evaluation)
 
     async def honest(number: int) -> None:
-        evaluation = await _evaluated(client, digest, f"{_HONEST}\n# {number}\n")
+        evaluation = await _evaluated(client, digest, f"{_HONEST}\n# {number}\n", _HONEST_SECONDS)
         _count(soaked, "honest", evaluation)
         if evaluation.verdict is not Verdict.PASSED:
             soaked.wrong.append(f"honest: {evaluation.message}")
@@ -201,15 +203,14 @@ def _count(soaked: Soaked, name: str, evaluation: Evaluation) -> None:
         soaked.wrong.append(f"{name}: {verdict}: {evaluation.message}")
 
 
-async def _evaluated(client: AsyncEvaluatorClient, digest: str, source: str) -> Evaluation:
-    seconds = timedelta(seconds=_SECONDS)
+async def _evaluated(client: AsyncEvaluatorClient, digest: str, source: str, seconds: float) -> Evaluation:
     return await client.evaluate(
         EvaluateRequest(
             request_id=str(uuid.uuid4()),
             problem_digest=digest,
             candidate=Candidate(source=source),
             effort=Effort.SCREEN,
-            limits=Limits(build_time=seconds),
+            limits=Limits(build_time=timedelta(seconds=seconds)),
             skip_timing=True,
             fresh=True,
         )
@@ -232,8 +233,8 @@ async def _settled(server: int, before: Host | None) -> Host:
     """The host once nothing of it changes any more, or nothing is left of what was not there before."""
     waited, last = 0.0, look(server)
     while waited < _SETTLE_SECONDS:
-        await asyncio.sleep(2.0)
-        waited += 2.0
+        await asyncio.sleep(_LOOK_SECONDS)
+        waited += _LOOK_SECONDS
         now = look(server)
         if now.processes == last.processes and (before is None or not left(before, now)):
             return now
@@ -262,6 +263,7 @@ def look(server: int) -> Host:
             ours(_owner(place)) for folder in ("/tmp", "/var/tmp", "/dev/shm") for place in Path(folder).iterdir()
         ),
         memory_bytes=int((proc / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+        device_memory_bytes=device_memory_bytes(),
     )
 
 

@@ -19,8 +19,16 @@ from kernelevo_sandbox.watchdog import descendants
 if TYPE_CHECKING:
     from kernelevo_sandbox import Sandbox
 
-SLACK = {"processes": 4, "mounts": 8, "groups": 24, "descriptors": 40, "files": 2, "memory_bytes": 48 << 20}
-"""What a spare sandbox, a client's open connections and an allocator's arenas may differ by."""
+SLACK = {
+    "processes": 4,
+    "mounts": 8,
+    "groups": 24,
+    "descriptors": 40,
+    "files": 2,
+    "memory_bytes": 48 << 20,
+    "device_memory_bytes": 1 << 30,
+}
+"""What a spare sandbox (with a context on a device), a client's open connections and an allocator's arenas may differ by."""
 _SETTLE_SECONDS = 20.0
 
 
@@ -34,6 +42,8 @@ class Host:
     descriptors: int
     files: int
     memory_bytes: int
+    device_memory_bytes: int = 0
+    """Of all GPUs that NVML shows, whoever holds it; 0 where there is none."""
 
     @classmethod
     def look(cls) -> Host:
@@ -75,6 +85,21 @@ async def soak(sandbox: Sandbox, count: int) -> tuple[Host, Host, list[str]]:
         await asyncio.sleep(0.5)
         waited += 0.5
     return before, after, escaped
+
+
+def device_memory_bytes() -> int:
+    """What is taken of the memory of this host's GPUs, as NVML tells it; 0 without one."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no library, or no driver
+        return 0
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return sum(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in handles)
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def left(before: Host, after: Host) -> dict[str, int]:

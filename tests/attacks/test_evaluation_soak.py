@@ -16,14 +16,13 @@ from kernelevo_sandbox.watchdog import descendants
 if TYPE_CHECKING:
     from tests.conftest import ServedEvaluator  # type: ignore[import-not-found]
 
-COUNT = 12
-"""As many as take the tests some twenty seconds."""
+COUNT = 20
 
 
 async def test_hostile_evaluations_leave_nothing(served_evaluator: ServedEvaluator) -> None:
     server = descendants(served_evaluator.process.pid)[0]
     async with AsyncEvaluatorClient(served_evaluator.address, client_id="soak") as client:
-        soaked = await soak(client, server, COUNT, memory=False, warm_up=2)
+        soaked = await soak(client, server, COUNT, memory=False, warm_up=1)
     assert soaked.escaped == []
     assert soaked.wrong == []
     assert soaked.left == {}, (soaked.before, soaked.after)
