@@ -2,8 +2,8 @@
 
     sudo python benchmarks/hostile_soak.py [--evaluations 500] [--programs 500] [--device cuda] [--own-engine]
 
-Processes, mounts, control groups, descriptors, files, the service's memory and that of GPUs are counted before, and once everything
-has ended.
+Processes, mounts, control groups, descriptors, files, the service's memory and that of GPUs are counted before, and once
+everything has ended.
 """
 
 from __future__ import annotations

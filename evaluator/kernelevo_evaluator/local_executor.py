@@ -20,6 +20,7 @@ from kernelevo_evaluator.lanes.health import SUSPICIOUS, LaneHealth
 from kernelevo_evaluator.lanes.isolation import Isolation
 from kernelevo_evaluator.lanes.lane import Lane
 from kernelevo_evaluator.lanes.loading import Loader
+from kernelevo_evaluator.lanes.memory_watchdog import DeviceMemoryWatchdog
 from kernelevo_evaluator.lanes.quiet import Quiet
 from kernelevo_evaluator.lanes.runners import RunnerPool, shown_to_runners, usable_cpus
 from kernelevo_evaluator.lanes.seeding import seeds_of
@@ -80,6 +81,7 @@ class LocalExecutor(Executor):
         for cpus, gpu in places:
             self._lanes.append(self._lane(cpus, gpu, artefacts))
         facts = [(await lane.referee()).facts for lane in self._lanes]
+        await asyncio.gather(*(lane.memory_unwatched() for lane in self._lanes))
         devices = [
             gpu_device(gpu, cpus, one)
             if gpu is not None
@@ -109,7 +111,7 @@ class LocalExecutor(Executor):
             devices=tuple(devices),
             languages=languages,
             toolchain=tuple(tools),
-            sandbox=_sandbox_info(self._sandbox.name, guarantees),
+            sandbox=_sandbox_info(self._sandbox.name, (*guarantees, *self._of_devices)),
             default_limits=settings.default_limits,
             maximum_limits=settings.maximum_limits,
             efforts=(Effort.SCREEN, Effort.FULL, Effort.FINAL),
@@ -155,9 +157,22 @@ class LocalExecutor(Executor):
             architecture=gpu.architecture if gpu is not None else "",
         )
         standard = runner_limits(settings.default_limits)
-        pool = RunnerPool(self._sandbox, quiet, cores=cores, standard=standard, spares=self._spares(cores), gpu=gpu)
+        pool = RunnerPool(
+            self._sandbox,
+            quiet,
+            cores=cores,
+            standard=standard,
+            spares=self._spares(cores),
+            gpu=gpu,
+            watchdog=DeviceMemoryWatchdog(gpu.uuid, quiet) if gpu is not None else None,
+        )
         pool.refill()
-        return Lane(pool, quiet, Loader(quiet, builder), cores=cores, reference_limits=standard, gpu=gpu)
+        # What a reference holds of a device is its problem's to say: wide copies of its own, whatever a candidate may have.
+        most = replace(standard, device_memory_bytes=settings.maximum_limits.device_memory_bytes)
+        lane = Lane(pool, quiet, Loader(quiet, builder), cores=cores, reference_limits=most, gpu=gpu)
+        if pool.watchdog is not None:
+            pool.watchdog.on_lost = lambda reason: self._health.withdraw(lane, reason)
+        return lane
 
     def _spares(self, cores: Cores) -> int:
         """As the settings say, or by the cores that can prepare them while another candidate is timed."""
@@ -188,7 +203,13 @@ class LocalExecutor(Executor):
     def sandbox(self) -> SandboxInfo | None:
         if self._isolation is None:
             return None
-        return _sandbox_info(self._sandbox.name, self._isolation.guarantees)
+        return _sandbox_info(self._sandbox.name, (*self._isolation.guarantees, *self._of_devices))
+
+    @property
+    def _of_devices(self) -> list[Probed]:
+        """What is guaranteed of the lanes' devices, the one that does not hold where they differ."""
+        found = [lane.pool.watchdog.guarantee for lane in self._lanes if lane.pool.watchdog is not None]
+        return sorted(found, key=lambda one: one.holds)[:1]
 
     @property
     def device_faults(self) -> Mapping[str, str]:

@@ -190,7 +190,9 @@ class EvaluatorSettings(BaseSettings):
     memory_maximum_bytes: Bytes = pydantic.Field(
         default_factory=_maximum_memory, description="most that a request may ask for; three quarters of the host"
     )
-    device_memory_bytes: Bytes = pydantic.Field(8 * GIB, description="device memory of one runner")
+    device_memory_bytes: Bytes = pydantic.Field(
+        16 * GIB, description="memory of a GPU that one runner may hold, its context of half a GiB included"
+    )
     device_memory_maximum_bytes: Bytes = pydantic.Field(64 * GIB, description="most that a request may ask for")
     processes: Count = pydantic.Field(256, description="processes and threads of one runner")
     processes_maximum: Count = pydantic.Field(1024, description="most that a request may ask for")

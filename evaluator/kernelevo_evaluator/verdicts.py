@@ -16,6 +16,12 @@ def explain_ending(ending: SandboxEnding, whose: str) -> tuple[Verdict, LimitKin
     match ending.kind:
         case SandboxEnd.OUT_OF_MEMORY:
             return Verdict.OUT_OF_MEMORY, LimitKind.MEMORY, f"{whose} used more memory than its limit{peak}"
+        case SandboxEnd.OUT_OF_DEVICE_MEMORY:
+            return (
+                Verdict.OUT_OF_MEMORY,
+                LimitKind.DEVICE_MEMORY,
+                f"{whose} {ending.detail or 'used more device memory than its limit'}",
+            )
         case SandboxEnd.WALL_TIMEOUT:
             return Verdict.TIMEOUT, LimitKind.RUN_TIME, f"{whose} used up its time"
         case SandboxEnd.CPU_TIMEOUT:

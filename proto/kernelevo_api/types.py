@@ -191,6 +191,7 @@ class SandboxEnd(enum.Enum):
     OUTPUT_LIMIT = "output_limit"
     FORBIDDEN_CALL = "forbidden_call"
     KILLED = "killed"
+    OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
 
 
 class BaselineKind(enum.Enum):

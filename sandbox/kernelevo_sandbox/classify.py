@@ -42,6 +42,7 @@ class Classified:
 
 _KILL_DETAILS = {
     EndKind.OUT_OF_MEMORY: "used more memory than its limit",
+    EndKind.OUT_OF_DEVICE_MEMORY: "used more memory of the device than its limit",
     EndKind.WALL_TIMEOUT: "ran longer than its wall clock limit",
     EndKind.CPU_TIMEOUT: "used more CPU time than its limit",
     EndKind.OUTPUT_LIMIT: "wrote more output than its limit",

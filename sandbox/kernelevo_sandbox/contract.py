@@ -92,6 +92,8 @@ class EndKind(enum.Enum):
     EXITED = "exited"
     SIGNALED = "signaled"
     OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
+    """By its owner, who watches a device's memory: no backend holds that."""
     WALL_TIMEOUT = "wall_timeout"
     CPU_TIMEOUT = "cpu_timeout"
     OUTPUT_LIMIT = "output_limit"
@@ -164,8 +166,17 @@ class SandboxProcess(ABC):
         """Wait for the end of the whole tree. May be awaited by several tasks, and again after the end."""
 
     @abstractmethod
-    async def kill(self) -> Ending:
-        """End the whole tree, frozen or not, and wait until no process of it is left. Idempotent."""
+    async def kill(self, reason: EndKind = EndKind.KILLED, detail: str = "") -> Ending:
+        """End the whole tree, frozen or not, and wait until no process of it is left. Idempotent: the first reason counts.
+
+        Args:
+            reason: the kind of its ending, where its owner keeps a limit himself.
+            detail: what the ending says of it.
+        """
+
+    @abstractmethod
+    def processes(self) -> tuple[int, ...]:
+        """Its processes just now, as the caller's pid namespace numbers them; none after the end."""
 
     @abstractmethod
     async def freeze(self) -> None:

@@ -120,7 +120,7 @@ class GroupTree(Tree):
     def freezer(self) -> Freezer | None:
         return self._freezer
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         place = next(iter(self.dirs.values()))
         try:
             return [int(pid) for pid in (place / "cgroup.procs").read_text().split()]
@@ -135,15 +135,15 @@ class GroupTree(Tree):
             return
         # The namespace's first process ends all others with it, so it goes first. The signals are pending when the tree
         # thaws, so that nothing of it runs again.
-        for pid in [*([self._init] if self._init else []), *self._pids()]:
-            if pid == self._init and pid not in self._pids():
+        for pid in [*([self._init] if self._init else []), *self.pids()]:
+            if pid == self._init and pid not in self.pids():
                 continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.thaw()
 
     def alive(self) -> bool:
-        return bool(self._pids())
+        return bool(self.pids())
 
     def usage(self) -> Usage:
         memory, pids, cpuacct = (self.dirs.get(name) for name in ("memory", "pids", "cpuacct"))
@@ -164,7 +164,7 @@ class GroupTree(Tree):
             cpu_seconds=cpu,
             memory_bytes=number(memory / names[0]) if memory else None,
             peak_memory_bytes=number(memory / names[1]) if memory else None,
-            processes=number(pids / "pids.current") if pids else len(self._pids()),
+            processes=number(pids / "pids.current") if pids else len(self.pids()),
             oom_kills=(keyed(memory / names[2], "oom_kill") or 0) if memory else 0,
         )
 

@@ -178,14 +178,17 @@ class SupervisedProcess(SandboxProcess):
         """The host's number of the pid namespace's first process, where there is one."""
         return self._status.get("child-pid")
 
+    def processes(self) -> tuple[int, ...]:
+        return () if self.ended else tuple(self._tree.pids())
+
     def output(self) -> tuple[Captured, Captured]:
         return self._stdout.captured(), self._stderr.captured()
 
     async def wait(self) -> Ending:
         return await asyncio.shield(self._end)
 
-    async def kill(self) -> Ending:
-        self._kill(EndKind.KILLED)
+    async def kill(self, reason: EndKind = EndKind.KILLED, detail: str = "") -> Ending:
+        self._kill(reason, detail)
         return await asyncio.shield(self._end)
 
     async def freeze(self) -> None:

@@ -70,6 +70,10 @@ class Tree(ABC):
         """Whether any process is left."""
 
     @abstractmethod
+    def pids(self) -> list[int]:
+        """Every process, as this process' pid namespace numbers it."""
+
+    @abstractmethod
     def usage(self) -> Usage:
         """What the tree uses."""
 

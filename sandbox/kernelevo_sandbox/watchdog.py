@@ -129,7 +129,7 @@ class ProcTree(Tree):
         self._init = init
         self._init_started = start_time(init) if init is not None else None
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         if self._root is None:
             return []
         found = descendants(self._root)
@@ -144,28 +144,28 @@ class ProcTree(Tree):
 
     def freeze(self) -> bool:
         # A process may fork between the scan and its stop: it is frozen when a scan finds the same processes, all stopped.
-        before = self._pids()
+        before = self.pids()
         for pid in before:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGSTOP)
-        after = self._pids()
+        after = self.pids()
         return set(after) <= set(before) and all(_stopped(pid) for pid in after)
 
     def thaw(self) -> None:
-        for pid in self._pids():
+        for pid in self.pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        for pid in self._pids():
+        for pid in self.pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def alive(self) -> bool:
-        return any((fields := _stat(pid)) is not None and fields[0] not in (b"Z", b"X") for pid in self._pids())
+        return any((fields := _stat(pid)) is not None and fields[0] not in (b"Z", b"X") for pid in self.pids())
 
     def usage(self) -> Usage:
-        pids = self._pids()
+        pids = self.pids()
         memory = _resident(pids)
         # The exact sum walks page tables: only where the cheap one, which counts shared pages again and again, matters.
         if memory > self._peak or (self._limit is not None and memory > self._limit):

@@ -126,6 +126,11 @@ def test_gpus(tmp_path: Path) -> None:
     assert "DeviceRequests" not in bare
     with pytest.raises(SandboxUnavailable, match="nvidia7"):
         gpu_request((Path("/dev/nvidia7"),), GpuAccess.CDI, driver)
+    part = (*nodes, Path("/dev/nvidia-caps/nvidia-cap3"))
+    assert len(gpu_request(part, GpuAccess.NODES, driver)["Devices"]) == 5
+    for access in (GpuAccess.CDI, GpuAccess.TOOLKIT):  # which would bring the whole GPU
+        with pytest.raises(SandboxUnavailable, match="docker_gpu = nodes"):
+            gpu_request(part, access, driver)
     # An image that asks for all GPUs gets none, unless some are given.
     assert "NVIDIA_VISIBLE_DEVICES=void" in body()["Env"]
     assert not any("NVIDIA" in entry for entry in body(gpus=gpu_request(nodes, GpuAccess.TOOLKIT, driver))["Env"])

@@ -282,15 +282,33 @@ def test_elsewhere_it_imports_and_says_why_not(platform: str) -> None:
 
 def test_gpu_nodes(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nvidia3"):
-        nvidia_devices(3, tmp_path)
+        nvidia_devices(3, dev=tmp_path)
     for name in ("nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia4"):
         (tmp_path / name).touch()
-    assert [node.name for node in nvidia_devices(3, tmp_path)] == [
+    assert [node.name for node in nvidia_devices(3, dev=tmp_path)] == [
         "nvidia3",
         "nvidiactl",
         "nvidia-uvm",
         "nvidia-uvm-tools",
     ]
+
+
+def test_nodes_of_a_part_of_a_gpu(tmp_path: Path) -> None:
+    """The two that open this instance, and no other one's; without the driver's numbers there are none."""
+    caps = tmp_path / "nvidia-caps"
+    caps.mkdir()
+    for place in (*(tmp_path / name for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")),):
+        place.touch()
+    for number in range(1, 8):
+        (caps / f"nvidia-cap{number}").touch()
+    minors = tmp_path / "mig-minors"
+    minors.write_text(
+        "config 1\nmonitor 2\ngpu0/gi1/access 3\ngpu0/gi1/ci0/access 4\ngpu0/gi2/access 5\ngpu0/gi2/ci0/access 6\n"
+    )
+    nodes = nvidia_devices(0, (2, 0), dev=tmp_path, mig_minors=minors)
+    assert [node.name for node in nodes[-2:]] == ["nvidia-cap5", "nvidia-cap6"] and len(nodes) == 6
+    with pytest.raises(FileNotFoundError, match="gpu0/gi7/access"):
+        nvidia_devices(0, (7, 0), dev=tmp_path, mig_minors=minors)
 
 
 async def test_devices(kit: Kit) -> None:

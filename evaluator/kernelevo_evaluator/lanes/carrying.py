@@ -199,4 +199,10 @@ def runner_limits(limits: Limits) -> RunnerLimits:
     assert limits.processes is not None
     assert limits.output_bytes is not None
     assert limits.temporary_bytes is not None
-    return RunnerLimits(limits.memory_bytes, limits.processes, limits.output_bytes, limits.temporary_bytes)
+    return RunnerLimits(
+        limits.memory_bytes,
+        limits.processes,
+        limits.output_bytes,
+        limits.temporary_bytes,
+        limits.device_memory_bytes,
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kernelevo_api.types import ArithmeticRate, CheckedOn, Device, DeviceKind, Language, LanguageSupport
@@ -22,10 +23,10 @@ class NoGpu(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of this host."""
+    """One GPU of this host, or one MIG instance, which is a device of its own with a part of its GPU's memory and processors."""
 
     uuid: str
-    """As CUDA_VISIBLE_DEVICES takes it."""
+    """As CUDA_VISIBLE_DEVICES takes it; of an instance "MIG-…"."""
     name: str
     architecture: str
     """By its compute capability, e.g. "sm_90"."""
@@ -34,11 +35,15 @@ class Gpu:
     driver: str
     cpus: frozenset[int]
     """Cores that are near to it; empty where the host does not say."""
+    parent: str = ""
+    """UUID of the GPU that an instance is a part of."""
+    instance: tuple[int, int] | None = None
+    """Its numbers there, as GPU instance and as compute instance."""
 
     @property
     def nodes(self) -> tuple[Path, ...]:
         """Device nodes that a sandbox needs for it, and for no other one."""
-        return nvidia_devices(self.minor)
+        return nvidia_devices(self.minor, self.instance)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -65,6 +70,8 @@ class Gpu:
 def find_gpus() -> tuple[Gpu, ...]:
     """The GPUs of this host that a process may use, in the order of their bus; CUDA_VISIBLE_DEVICES narrows them.
 
+    A GPU in MIG mode cannot be used as a whole: its instances take its place, and each is a device.
+
     Raises:
         NoGpu: NVML or the driver is missing, or shows none.
     """
@@ -77,7 +84,7 @@ def find_gpus() -> tuple[Gpu, ...]:
     except pynvml.NVMLError as error:
         raise NoGpu(f"NVML does not answer ({error}): is the NVIDIA driver installed?") from error
     try:
-        gpus = tuple(_describe(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+        numbered = [(n, gpu) for n in range(pynvml.nvmlDeviceGetCount()) for gpu in _describe(pynvml, n)]
     except pynvml.NVMLError as error:
         raise NoGpu(f"NVML: {error}") from error
     finally:
@@ -85,17 +92,22 @@ def find_gpus() -> tuple[Gpu, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         asked = [name.strip() for name in visible.split(",") if name.strip()]
-        gpus = tuple(g for index, g in enumerate(gpus) if any(_names(one, index, g.uuid) for one in asked))
-    if not gpus:
-        raise NoGpu("NVML shows no GPU (or CUDA_VISIBLE_DEVICES hides them all)")
-    return gpus
+        numbered = [(n, gpu) for n, gpu in numbered if any(_names(one, n, gpu) for one in asked)]
+    if not numbered:
+        raise NoGpu(
+            "NVML shows no GPU (or CUDA_VISIBLE_DEVICES hides them all, or one is in MIG mode without an instance)"
+        )
+    return tuple(gpu for _, gpu in numbered)
 
 
-def _names(asked: str, index: int, uuid: str) -> bool:
-    return asked == str(index) or (len(asked) > 4 and uuid.startswith(asked))
+def _names(asked: str, index: int, gpu: Gpu) -> bool:
+    """Whether an entry of CUDA_VISIBLE_DEVICES means this device, or the GPU that it is an instance of."""
+    names = [gpu.uuid, *([gpu.parent] if gpu.parent else [])]
+    return asked == str(index) or (len(asked) > 4 and any(name.startswith(asked) for name in names))
 
 
-def _describe(pynvml: Any, index: int) -> Gpu:
+def _describe(pynvml: Any, index: int) -> tuple[Gpu, ...]:
+    """The GPU of this index; in MIG mode its instances."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     cpus: frozenset[int] = frozenset()
     try:
@@ -103,7 +115,7 @@ def _describe(pynvml: Any, index: int) -> Gpu:
         cpus = frozenset(64 * w + bit for w, word in enumerate(words) for bit in range(64) if word >> bit & 1)
     except pynvml.NVMLError:
         pass  # not every host says
-    return Gpu(
+    whole = Gpu(
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         architecture="sm_{}{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
@@ -112,6 +124,36 @@ def _describe(pynvml: Any, index: int) -> Gpu:
         driver=_text(pynvml.nvmlSystemGetDriverVersion()),
         cpus=cpus,
     )
+    instances = _instances(pynvml, handle)
+    if instances is None:
+        return (whole,)
+    return tuple(
+        replace(
+            whole,
+            uuid=_text(pynvml.nvmlDeviceGetUUID(one)),
+            name=_text(pynvml.nvmlDeviceGetName(one)),
+            memory_bytes=pynvml.nvmlDeviceGetMemoryInfo(one).total,
+            parent=whole.uuid,
+            instance=(pynvml.nvmlDeviceGetGpuInstanceId(one), pynvml.nvmlDeviceGetComputeInstanceId(one)),
+        )
+        for one in instances
+    )
+
+
+def _instances(pynvml: Any, handle: Any) -> list[Any] | None:
+    """Handles of a GPU's MIG instances; `None`: it is not in MIG mode."""
+    try:
+        mode, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError:
+        return None  # a GPU, or a driver, that has no such mode
+    if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    found = []
+    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        # Numbers of instances that were not made answer that they were not found.
+        with contextlib.suppress(pynvml.NVMLError):
+            found.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+    return found
 
 
 def _text(value: str | bytes) -> str:

@@ -2,7 +2,8 @@
 
 What a candidate does to its own context ends with its process. What it does to a device may not: a kernel that nothing ends, a
 driver that lost the device. The lane's referee, which has a context of its own there, computes something known; where it fails
-twice, the second time as a fresh process, the lane is quarantined. (Whether the host still isolates is `lanes.isolation`'s.)
+twice, the second time as a fresh process, the lane is quarantined. So is one whose device's memory nobody can watch any more.
+(Whether the host still isolates is `lanes.isolation`'s.)
 """
 
 from __future__ import annotations
@@ -57,12 +58,18 @@ class LaneHealth:
             except ExecutorFault as fault:
                 reason = str(fault)
             else:
+                if reason := await lane.memory_unwatched():
+                    break
                 self._reasons.pop(lane, None)
                 return True
+        self.withdraw(lane, reason)
+        return False
+
+    def withdraw(self, lane: Lane, reason: str) -> None:
+        """Keep work from a lane until it is found well again."""
         self._reasons[lane] = reason
         if lane not in self._looking:
             self._looking[lane] = asyncio.create_task(self._look_again(lane))
-        return False
 
     async def _look_again(self, lane: Lane) -> None:
         try:

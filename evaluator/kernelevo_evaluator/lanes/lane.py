@@ -72,7 +72,13 @@ class Lane:
             if self._referee is not None:
                 await self._referee.close()
             self._referee = await RefereeProcess.start(self.cores, self.gpu)
+            if self.pool.watchdog is not None:
+                self.pool.watchdog.lender = self._referee.pid
         return self._referee
+
+    async def memory_unwatched(self) -> str:
+        """Why nobody can look any more who holds the device's memory; empty: somebody can, or never could."""
+        return await self.pool.watchdog.check() if self.pool.watchdog is not None else ""
 
     async def audit(self, problem: ProblemSource, limits: Limits, progress: ProgressCallback) -> ProblemReport:
         """Audit a problem and time its baselines. To be called with `exclusive` held.

@@ -207,7 +207,7 @@ def _failure(reply: Failed, builds: Builds) -> LoadFailure:
         return LoadFailure(
             verdict=Verdict.OUT_OF_MEMORY,
             stage=Stage.BUILD,
-            limit=LimitKind.MEMORY,
+            limit=LimitKind.DEVICE_MEMORY if reply.error == "OutOfMemoryError" else LimitKind.MEMORY,
             message=f"importing the candidate ran out of memory{where}",
             error=error,
         )

@@ -53,6 +53,11 @@ class Quiet:
                 self._total += time.monotonic() - self._since
                 await asyncio.gather(*(process.thaw() for process in self._background))
 
+    @property
+    def timing(self) -> bool:
+        """Whether at least one timing is on."""
+        return self._depth > 0
+
     def elapsed(self) -> float:
         """A clock in seconds that stands still while a timing is on: for the limits of background work."""
         now = time.monotonic()

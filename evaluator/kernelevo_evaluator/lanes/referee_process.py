@@ -153,6 +153,11 @@ class RefereeProcess:
         return referee
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether it can take a job."""
         return self._process.returncode is None

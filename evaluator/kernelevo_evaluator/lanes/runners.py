@@ -8,7 +8,7 @@ import functools
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from kernelevo_evaluator.lanes.cores import Cores
     from kernelevo_evaluator.lanes.gpu import Gpu
+    from kernelevo_evaluator.lanes.memory_watchdog import DeviceMemoryWatchdog
     from kernelevo_evaluator.lanes.quiet import Quiet
     from kernelevo_evaluator.messages.runner import Reply
     from kernelevo_sandbox import Sandbox, SandboxProcess
@@ -37,6 +38,7 @@ _ENDS = {
     EndKind.EXITED: SandboxEnd.EXITED,
     EndKind.SIGNALED: SandboxEnd.SIGNALED,
     EndKind.OUT_OF_MEMORY: SandboxEnd.OUT_OF_MEMORY,
+    EndKind.OUT_OF_DEVICE_MEMORY: SandboxEnd.OUT_OF_DEVICE_MEMORY,
     EndKind.WALL_TIMEOUT: SandboxEnd.WALL_TIMEOUT,
     EndKind.CPU_TIMEOUT: SandboxEnd.CPU_TIMEOUT,
     EndKind.OUTPUT_LIMIT: SandboxEnd.OUTPUT_LIMIT,
@@ -64,6 +66,8 @@ class RunnerLimits:
     processes: int
     output_bytes: int
     temporary_bytes: int
+    device_memory_bytes: int | None = field(default=None, compare=False)
+    """Kept from outside, so that a runner that stands already can be given another one; `None`: not kept."""
 
 
 class HeldRunner:
@@ -107,12 +111,15 @@ class RunnerPool:
         standard: RunnerLimits,
         spares: int,
         gpu: Gpu | None = None,
+        watchdog: DeviceMemoryWatchdog | None = None,
     ) -> None:
-        """`standard`: the limits of the spares; a runner of other limits starts cold. `gpu`: the one that runners may use."""
+        """`standard`: the limits of the spares; a runner of other limits starts cold. `gpu`: the one that runners may use, whose
+        memory `watchdog` keeps."""
         self._sandbox = sandbox
         self._quiet = quiet
         self._cores = cores
         self._gpu = gpu
+        self.watchdog = watchdog
         self._standard = standard
         self._wanted = spares
         self._spares: list[HeldRunner] = []
@@ -126,6 +133,13 @@ class RunnerPool:
         Raises:
             ExecutorFault: no runner could be started.
         """
+        runner = await self._ready(limits, label)
+        allowed = (limits or self._standard).device_memory_bytes
+        if self.watchdog is not None and allowed is not None:
+            self.watchdog.watch(runner.process, allowed)
+        return runner
+
+    async def _ready(self, limits: RunnerLimits | None, label: str) -> HeldRunner:
         if limits is None or limits == self._standard:
             while True:
                 if not self._spares and self._starting:
@@ -254,6 +268,8 @@ class RunnerPool:
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(self.forget(spare) for spare in self._spares))
         self._spares.clear()
+        if self.watchdog is not None:
+            await self.watchdog.close()
 
 
 def runner_environment(threads: int, gpu: Gpu | None = None) -> dict[str, str]:

@@ -36,7 +36,7 @@ def cores_of_lane(
     elif visible.isdecimal():
         number, shares = int(visible), _even(usable, lanes)
     else:
-        # A part of a GPU (MIG), or none: nobody can tell which of them this is.
+        # A part of a GPU that NVML does not show, or none: nobody can tell which of them this is.
         number, shares = 0, (usable,)
     shares = tuple(given or shares)
     return shares[number % len(shares)]

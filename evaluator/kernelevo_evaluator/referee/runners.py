@@ -160,7 +160,7 @@ class Runner:
             message = failure.message
         limit = LimitKind(failure.limit) if failure.limit else None
         if verdict is Verdict.OUT_OF_MEMORY:
-            limit = LimitKind.MEMORY
+            limit = LimitKind.DEVICE_MEMORY if failure.error == "OutOfMemoryError" else LimitKind.MEMORY
         return self._decided(
             verdict,
             message if self._blame is None else f"the reference failed: {message}",

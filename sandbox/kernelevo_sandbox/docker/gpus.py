@@ -13,6 +13,7 @@ from typing import Any
 
 from kernelevo_sandbox.contract import SandboxUnavailable
 from kernelevo_sandbox.docker.options import GpuAccess
+from kernelevo_sandbox.gpu import CAPABILITIES
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
 SAFE_TOOLKIT = (1, 17, 8)
@@ -27,11 +28,16 @@ def gpu_request(devices: tuple[Path, ...], access: GpuAccess, driver: Path = DRI
     Nodes that are no GPU's are passed as they are. With a GPU's, CDI and the toolkit bring the driver's shared nodes.
 
     Raises:
-        SandboxUnavailable: a named GPU is none that the driver knows.
+        SandboxUnavailable: a named GPU is none that the driver knows; or it is a MIG instance, which cannot come that way.
     """
     minors = [int(match.group(1)) for node in devices if (match := _GPU_NODE.fullmatch(node.name))]
     if not minors or access is GpuAccess.NODES:
         return {"Devices": [_node(node) for node in devices]}
+    if any(node.parent.name == CAPABILITIES for node in devices):
+        # Named by its GPU, the container would get the whole of it.
+        raise SandboxUnavailable(
+            f"a MIG instance comes into a container by its nodes alone, not by {access.value}: docker_gpu = nodes"
+        )
     plain = [node for node in devices if not node.name.startswith("nvidia")]
     # By UUID: the toolkit counts GPUs in an order of its own, and minor numbers are the driver's.
     uuids = [_uuid(minor, driver) for minor in minors]

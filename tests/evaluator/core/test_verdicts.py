@@ -13,6 +13,7 @@ from kernelevo_sandbox import Ending, EndKind
 
 TABLE = {
     SandboxEnd.OUT_OF_MEMORY: (Verdict.OUT_OF_MEMORY, LimitKind.MEMORY),
+    SandboxEnd.OUT_OF_DEVICE_MEMORY: (Verdict.OUT_OF_MEMORY, LimitKind.DEVICE_MEMORY),
     SandboxEnd.WALL_TIMEOUT: (Verdict.TIMEOUT, LimitKind.RUN_TIME),
     SandboxEnd.CPU_TIMEOUT: (Verdict.TIMEOUT, LimitKind.CPU_TIME),
     SandboxEnd.OUTPUT_LIMIT: (Verdict.RUNTIME_ERROR, LimitKind.OUTPUT),

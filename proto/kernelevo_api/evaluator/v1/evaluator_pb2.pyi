@@ -436,6 +436,7 @@ class _SandboxEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SandboxEnd
     SANDBOX_END_OUTPUT_LIMIT: _SandboxEnd.ValueType  # 6
     SANDBOX_END_FORBIDDEN_CALL: _SandboxEnd.ValueType  # 7
     SANDBOX_END_KILLED: _SandboxEnd.ValueType  # 8
+    SANDBOX_END_OUT_OF_DEVICE_MEMORY: _SandboxEnd.ValueType  # 9
 
 class SandboxEnd(_SandboxEnd, metaclass=_SandboxEndEnumTypeWrapper):
     """Why a runner or build sandbox ended, as seen from outside it."""
@@ -449,6 +450,7 @@ SANDBOX_END_CPU_TIMEOUT: SandboxEnd.ValueType  # 5
 SANDBOX_END_OUTPUT_LIMIT: SandboxEnd.ValueType  # 6
 SANDBOX_END_FORBIDDEN_CALL: SandboxEnd.ValueType  # 7
 SANDBOX_END_KILLED: SandboxEnd.ValueType  # 8
+SANDBOX_END_OUT_OF_DEVICE_MEMORY: SandboxEnd.ValueType  # 9
 Global___SandboxEnd: _TypeAlias = SandboxEnd  # noqa: Y015
 
 class _BaselineKind:
