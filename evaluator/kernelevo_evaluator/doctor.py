@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from kernelevo_evaluator.doctor_gpus import examine_gpus
 from kernelevo_evaluator.lanes.runners import shown_to_runners
 from kernelevo_evaluator.settings import GIB, EvaluatorSettings, host_memory_bytes
 from kernelevo_sandbox import SandboxError
@@ -38,7 +39,9 @@ class Check:
 
 async def examine(settings: EvaluatorSettings) -> tuple[Check, ...]:
     """Try everything; never raises for what a host lacks."""
-    sandbox, *others = await asyncio.gather(_sandbox(settings), _torch(), _compiler(), _state(settings))
+    sandbox, *others = await asyncio.gather(
+        _sandbox(settings), _torch(), _compiler(), _state(settings), _gpus(settings)
+    )
     return (*_host(), *(check for group in others for check in group), *sandbox)
 
 
@@ -104,6 +107,20 @@ async def _torch() -> list[Check]:
         )
     )
     return checks
+
+
+async def _gpus(settings: EvaluatorSettings) -> list[Check]:
+    return [
+        Check(
+            group="gpu",
+            name=one.name,
+            holds=one.holds,
+            evidence=one.evidence,
+            remedy=one.remedy,
+            essential=one.essential,
+        )
+        for one in await examine_gpus(settings)
+    ]
 
 
 async def _compiler() -> list[Check]:
