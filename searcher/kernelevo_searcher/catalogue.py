@@ -1,4 +1,4 @@
-"""Where problems come from: a file, a folder of them, a checkout of KernelBench, or a data set on Hugging Face.
+"""Where problems come from: a file, a folder of them, a list of both, a checkout of KernelBench, or a data set on Hugging Face.
 
 Nothing here runs a problem, or copies one: what is found is named, and read when it is wanted.
 """
@@ -21,6 +21,7 @@ __all__ = ["DATASET_PREFIX", "Entry", "find_problem", "find_problems", "sample"]
 
 DATASET_PREFIX = "hf:"
 """What the name of a data set on Hugging Face begins with."""
+LIST_SUFFIX = ".txt"
 _LEVEL_FOLDER = re.compile(r"level[_-]?(\d+)")
 _NUMBERED_FILE = re.compile(r"(\d+)_.+\.py")
 _SHOWN = 8
@@ -56,10 +57,11 @@ def find_problems(where: str | Path, levels: Sequence[int] = (), numbers: Sequen
 
     Args:
         where: a file; a folder of KernelBench (a checkout, its folder `KernelBench`, or one level's), or one with `problem.py`
-            at any depth; or `hf:OWNER/NAME[@REVISION]`, a data set with KernelBench's columns.
+            at any depth; a list of such (`NAME.txt`: a path in each line, from where the list is); or
+            `hf:OWNER/NAME[@REVISION]`, a data set with KernelBench's columns.
 
     Raises:
-        BadInput: there is none.
+        BadInput: there is none, or a list names one that is not there.
     """
     place = str(where)
     if place.startswith(DATASET_PREFIX):
@@ -71,6 +73,8 @@ def find_problems(where: str | Path, levels: Sequence[int] = (), numbers: Sequen
         if not path.is_dir():
             if levels or numbers:
                 raise BadInput(f"{path} is no folder: --level and --problem-id choose a problem out of one.")
+            if path.suffix == LIST_SUFFIX:
+                return _listed(path)
             return [Entry(read_problem(path).name, path=path)]
         found = sorted(_in_folder(path), key=_order)
     if not found:
@@ -115,6 +119,23 @@ def sample(entries: Sequence[Entry], count: int, seed: int) -> list[Entry]:
         chosen += [group.pop() for group in groups.values() if group][: count - len(chosen)]
     places = {entry: place for place, entry in enumerate(entries)}
     return sorted(chosen, key=places.__getitem__)
+
+
+def _listed(path: Path) -> list[Entry]:
+    """What the lines of a list name; what stands behind a `#` is a remark."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+    names = [name for line in lines if (name := line.partition("#")[0].strip())]
+    found: list[Entry] = []
+    for place in (path.parent / name for name in names):
+        if place.suffix == LIST_SUFFIX or not place.exists():
+            raise BadInput(f"{path} names {place}, which {'is a list' if place.exists() else 'is not there'}.")
+        found += find_problems(place)
+    if not found:
+        raise BadInput(f"{path} names no problem.")
+    return found
 
 
 def _in_folder(folder: Path) -> Iterable[Entry]:

@@ -52,6 +52,7 @@ __all__ = [
     "from_json",
     "limits_of",
     "to_json",
+    "why_not",
 ]
 
 TRIES = 2
@@ -260,7 +261,8 @@ async def check_one(item: Work, endpoint: Endpoint, *, accept_refused: bool = Fa
             wait = full.retry_delay.total_seconds() if full.retry_delay else _FULL_S
             await asyncio.sleep(wait * random.uniform(1.0, 1.25))  # noqa: S311
         except (ProblemRefused, InvalidRequest, TooLarge) as refused:
-            return _not_taken(refused, result)
+            state, codes, reasons = why_not(refused)
+            return result(state, codes=codes, reasons=reasons)
         except EvaluatorFault as fault:
             item.tries += 1
             item.troubles.append(str(fault))
@@ -288,7 +290,8 @@ def _taken(report: ProblemReport, result: Callable[..., Checked]) -> Checked:
     return result(State.TAKEN, remarks=tuple(one.code for one in report.findings), eager_us=eager)
 
 
-def _not_taken(refused: CallRefused, result: Callable[..., Checked]) -> Checked:
+def why_not(refused: CallRefused) -> tuple[State, tuple[str, ...], tuple[str, ...]]:
+    """What a refusal makes of a problem: its state, and the codes and reasons as in `Checked`."""
     codes, reasons = [], []
     for one in refused.violations:
         match = _CODE.fullmatch(one.description)
@@ -297,7 +300,7 @@ def _not_taken(refused: CallRefused, result: Callable[..., Checked]) -> Checked:
     if not codes:
         codes, reasons = [_UNREADABLE], [str(refused)]
     failed = not _FAILURES.isdisjoint(codes)
-    return result(State.FAILED if failed else State.REFUSED, codes=tuple(codes), reasons=tuple(reasons))
+    return State.FAILED if failed else State.REFUSED, tuple(codes), tuple(reasons)
 
 
 def device_of(endpoint: Endpoint) -> str:

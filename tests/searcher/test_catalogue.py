@@ -82,6 +82,21 @@ def test_the_commands_take_a_problem_out_of_a_checkout(checkout: Path, monkeypat
     assert wrong.exit_code == 2 and "is no folder" in wrong.stderr
 
 
+def test_a_list_names_files_and_folders_from_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        (tmp_path / "mine" / name / "problem.py").write_text("# a problem")
+    (tmp_path / "lists").mkdir()
+    chosen = tmp_path / "lists" / "some.txt"
+    chosen.write_text("# Those that matter.\n\n../mine/two  # first\n../mine/one/problem.py\n")
+    monkeypatch.chdir(tmp_path.parent)
+    assert [entry.name for entry in find_problems(chosen)] == ["two", "one"]
+    for line, said in (("../mine/three", "not there"), ("some.txt", "is a list"), ("# nothing", "names no problem")):
+        chosen.write_text(line)
+        with pytest.raises(BadInput, match=said):
+            find_problems(chosen)
+
+
 def test_a_sample_is_even_and_can_be_drawn_again(checkout: Path) -> None:
     entries = find_problems(checkout)
     two = sample(entries, 2, seed=3)

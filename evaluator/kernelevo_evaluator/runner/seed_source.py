@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernelevo_evaluator.runner.inductor import CannotGenerate
+from kernelevo_evaluator.runner.seed_kernels import plain_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
     from kernelevo_evaluator.runner.inductor import Generated
+    from kernelevo_evaluator.runner.seed_kernels import PlainKernel
 
 _DROPPED = frozenset({"get_inputs", "get_init_inputs", "vary", "KERNELEVO"})
 """Of the problem: what only the evaluator reads."""
@@ -93,7 +95,7 @@ def module_source(problem: str, generated: Sequence[Generated], torch_version: s
         raise CannotGenerate("two declared sizes have inputs of equal shapes: the inputs do not tell them apart")
     parts = _Parts()
     for number, one in enumerate(generated):
-        _add(parts, one, f"_{number}" if len(generated) > 1 else "")
+        _add(parts, one, f"_{number}" if len(generated) > 1 else "", timed=number == 0)
     lines = [f'"""What TorchInductor {torch_version} generates for the reference."""', ""]
     lines += ["import torch", *parts.preamble, ""]
     if parts.extern:
@@ -109,7 +111,7 @@ def module_source(problem: str, generated: Sequence[Generated], torch_version: s
     return source
 
 
-def _add(parts: _Parts, one: Generated, suffix: str) -> None:
+def _add(parts: _Parts, one: Generated, suffix: str, *, timed: bool) -> None:
     tree = ast.parse(one.wrapper)
     kernels: dict[str, ast.Call] = {}
     call: ast.FunctionDef | None = None
@@ -130,6 +132,10 @@ def _add(parts: _Parts, one: Generated, suffix: str) -> None:
     if call is None:
         raise CannotGenerate("the generated module has no function `call`")
     renamed = {name: f"{name}{suffix}" for name in kernels}
+    plain = {
+        name: found for name, kernel in kernels.items() if (found := _plain(kernel, name, renamed[name], timed=timed))
+    }
+    _Launches(plain, all_plain=len(plain) == len(kernels)).visit(call)
     body = _rename(ast.unparse(call), renamed)
     if re.search(r"\bself\b|\bpartitions\b", body):
         raise CannotGenerate("the generated module is cut in partitions")
@@ -139,7 +145,11 @@ def _add(parts: _Parts, one: Generated, suffix: str) -> None:
         parts.calls.append(f"{name}{suffix} = {_literal(value)}")
     body = _rename(body, renamed)
     for name, kernel in kernels.items():
-        _add_kernel(parts, kernel, name, renamed[name])
+        if name in plain:
+            parts.triton.append(f"{plain[name].source}\n\n")
+            parts.preamble.update(dict.fromkeys(plain[name].imports))
+        else:
+            _add_kernel(parts, kernel, name, renamed[name])
     extern = set(re.findall(r"\bextern_kernels\.(\w+)", body))
     own_extern = extern <= set(_EXTERN)
     if own_extern:
@@ -149,6 +159,53 @@ def _add(parts: _Parts, one: Generated, suffix: str) -> None:
     for text in _needed(rest, body, skip={"extern_kernels"} if own_extern else set(), known=set(one.constants)):
         parts.preamble.setdefault(text)
     parts.calls.append(f"{body}\n\n")
+
+
+def _plain(kernel: ast.Call, name: str, new: str, *, timed: bool) -> PlainKernel | None:
+    if ast.unparse(kernel.func) != "async_compile.triton":
+        return None
+    try:
+        inner, text = (ast.literal_eval(argument) for argument in kernel.args[:2])
+    except ValueError:
+        return None
+    return plain_kernel(text, inner, new, _names(ast.parse(text), name, inner, new), timed=timed)
+
+
+class _Launches(ast.NodeTransformer):
+    """Launches of plain kernels by Triton itself: `kernel[grid](...)` for Inductor's `kernel.run(..., stream=stream0)`."""
+
+    def __init__(self, plain: Mapping[str, PlainKernel], *, all_plain: bool) -> None:
+        self._plain = plain
+        self._all_plain = all_plain
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Rewrite a launch."""
+        function = node.func
+        if not (
+            isinstance(function, ast.Attribute) and function.attr == "run" and isinstance(function.value, ast.Name)
+        ):
+            return self.generic_visit(node)
+        kernel = self._plain.get(function.value.id)
+        if kernel is None:
+            return node
+        if len(node.args) != kernel.arguments or [keyword.arg for keyword in node.keywords] != ["stream"]:
+            raise CannotGenerate(f"the kernel {kernel.name} is launched in a way that is not known")
+        launch = ast.parse(f"{kernel.name}[{kernel.name}_grid](**{kernel.name}_launch)", mode="eval").body
+        assert isinstance(launch, ast.Call)
+        launch.args = node.args
+        return launch
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        """Leave out the stream where no launch names it any more."""
+        if self._all_plain and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "get_raw_stream":
+            return None
+        return self.generic_visit(node)
+
+
+def _names(tree: ast.Module, name: str, inner: str, new: str) -> dict[str, str]:
+    """New names of the functions in a kernel's module: helpers of equal names differ from kernel to kernel."""
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {one: (new if one in (name, inner) else f"{one}_{new}") for one in functions}
 
 
 def _rename(text: str, names: dict[str, str]) -> str:
@@ -241,8 +298,7 @@ def _library(kernels: Sequence[str], flags: Sequence[str]) -> str:
 def _triton(parts: _Parts, inner: str, text: str, name: str, new: str) -> str:
     """A Triton kernel's module, its imports taken out and its helpers renamed, as part of ours."""
     tree = ast.parse(text)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    names = {f.name: (new if f.name in (name, inner) else f"{f.name}_{new}") for f in functions}
+    names = _names(tree, name, inner, new)
     kept = []
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom) or (
@@ -269,8 +325,15 @@ def _literal(value: torch.Tensor) -> str:
 
 
 def _without_inputs(problem: str) -> str:
-    """The problem's module without what only the evaluator reads."""
+    """The problem's module without what only the evaluator reads; its own constants are no parameters of the kernels."""
     lines = problem.splitlines()
+    for node in ast.parse(problem).body:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Constant)
+            and lines[node.lineno - 1] == ast.get_source_segment(problem, node)
+        ):
+            lines[node.lineno - 1] += "  # tune: no"
     for node in reversed(ast.parse(problem).body):
         names: set[str] = set()
         if isinstance(node, ast.FunctionDef):

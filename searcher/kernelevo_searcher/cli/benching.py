@@ -60,8 +60,8 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="SUITE...",
-            help="a folder of problems (e.g. a checkout of KernelBench), a problem's file, or hf:OWNER/NAME; not needed with "
-            "--resume",
+            help="a folder of problems (e.g. a checkout of KernelBench), a problem's file, a list of both (NAME.txt, a path in "
+            "each line), or hf:OWNER/NAME; not needed with --resume",
         ),
     ] = None,
     level: Annotated[list[int] | None, typer.Option(help="only of this level of KernelBench (repeatable)")] = None,

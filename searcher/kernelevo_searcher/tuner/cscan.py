@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from kernelevo_searcher.csource import CToken, CTokenKind, tokenize_c
-from kernelevo_searcher.tuner.ladders import Ladder, hinted_ladder, integer_ladder
+from kernelevo_searcher.tuner.ladders import Ladder, hinted_ladder, integer_ladder, is_kept
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["CParameter", "scan_c"]
 
@@ -39,6 +43,8 @@ def scan_c(text: str) -> list[CParameter]:
         if named is None:
             continue
         name, value = named
+        if comments.kept(name, value):
+            continue
         hinted = comments.ladder(name, value)
         is_number = value.kind is CTokenKind.NUMBER
         ladder = hinted or (integer_ladder(name, value.text) if is_number and _inferable(code, index, name) else None)
@@ -54,7 +60,14 @@ class _Comments:
         self._text = text
         self._comments = comments
 
+    def kept(self, name: str, value: CToken) -> bool:
+        return any(is_kept(text, name) for text in self._beside(value))
+
     def ladder(self, name: str, value: CToken) -> Ladder | None:
+        found = (hinted_ladder(text, name, value.text) for text in self._beside(value))
+        return next((ladder for ladder in found if ladder is not None), None)
+
+    def _beside(self, value: CToken) -> Iterator[str]:
         line_start = self._text.rfind("\n", 0, value.start) + 1
         line_end = self._text.find("\n", value.end)
         line_end = len(self._text) if line_end < 0 else line_end
@@ -63,10 +76,7 @@ class _Comments:
             behind = value.end <= comment.start < line_end
             above = above_start <= comment.start < line_start and not self._text[above_start : comment.start].strip()
             if behind or above:
-                ladder = hinted_ladder(comment.text, name, value.text)
-                if ladder is not None:
-                    return ladder
-        return None
+                yield comment.text
 
 
 def _texts(code: list[CToken], index: int, count: int) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Ladder", "hinted_ladder", "integer_ladder"]
+__all__ = ["Ladder", "hinted_ladder", "integer_ladder", "is_kept"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,15 @@ def _numbers(words: list[str], value: int) -> tuple[tuple[int, ...], float]:
 
 _HINT = re.compile(r"\btune(?:\s+(?P<name>\w+))?\s*:\s*(?P<values>.+?)\s*(?:\*/)?\s*$")
 _HINT_VALUE = re.compile(r"""\s*(?P<value>"[^"]*"|'[^']*'|[^,"'\s][^,"']*?)\s*(?:,|$)""")
+
+
+_KEPT = "no"
+
+
+def is_kept(comment: str, name: str) -> bool:
+    """Whether a comment asks to leave this value as it is (`tune: no`, or `tune NAME: no`)."""
+    match = _HINT.search(comment)
+    return match is not None and match["name"] in (None, name) and match["values"] == _KEPT
 
 
 def hinted_ladder(comment: str, name: str, text: str) -> Ladder | None:

@@ -2,7 +2,7 @@
 
 Looked at are constants in upper case, `tl.constexpr` defaults, keyword arguments of launches (`num_warps`, `BLOCK=…`), the
 only `triton.Config` of an autotuner, lists of compiler flags, and C code in string literals. A comment `# tune: 1, 2, 4`
-beside a value names its values. Nothing is imported or run.
+beside a value names its values, `# tune: no` keeps it. Nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, Posi
 from kernelevo_searcher.csource import decode_literal, looks_like_c
 from kernelevo_searcher.tuner.cscan import scan_c
 from kernelevo_searcher.tuner.flags import FlagElement, FlagSite
-from kernelevo_searcher.tuner.ladders import Ladder, hinted_ladder, integer_ladder
+from kernelevo_searcher.tuner.ladders import Ladder, hinted_ladder, integer_ladder, is_kept
 from kernelevo_searcher.tuner.space import Parameter, Site, TokenSite, TunableSource
 
 __all__ = ["find_parameters"]
@@ -113,9 +113,10 @@ class _Finder(cst.CSTVisitor):
     def _add_value(self, name: str, value: cst.BaseExpression, *, inferred: bool) -> None:
         start, end = self._span(value)
         text = self._source[start:end]
-        ladder = next(
-            (ladder for comment in self._comments(end) if (ladder := hinted_ladder(comment, name, text))), None
-        )
+        comments = self._comments(end)
+        if any(is_kept(comment, name) for comment in comments):
+            return
+        ladder = next((ladder for comment in comments if (ladder := hinted_ladder(comment, name, text))), None)
         if ladder is None and inferred:
             ladder = self._inferred(name, value, text)
         if ladder is not None and "\n" not in text:

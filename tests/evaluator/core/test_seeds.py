@@ -1,13 +1,17 @@
 """First candidates without a model: what Inductor generates for a reference, made in a sandbox, judged like any candidate."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import triton_seed
 from core_bench import LIMITS, PROBLEM, problem
 
 from kernelevo_api.types import Language, Verdict
 from kernelevo_evaluator.executor import NO_SEED
+from kernelevo_searcher.tuner.scan import find_parameters
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -147,3 +151,31 @@ class Runner:
     assert "'autotune_local_cache': False" in source
     assert "unused" not in source
     assert "async_compile" not in source
+
+
+async def test_triton_kernels_are_plain_right_and_tunable_where_they_are_timed(tmp_path):
+    seed = tmp_path / "seed.py"
+    for step in ("generate", "run"):
+        command = [sys.executable, "-P", triton_seed.__file__, step, str(seed)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        if step == "generate":
+            source = seed.read_text()
+            # Values that the first of Inductor's configurations does not have compute the same.
+            tunable = find_parameters(source)
+            smaller = [
+                parameter.values[max(0, parameter.values.index(value) - 1)]
+                for parameter, value in zip(tunable.parameters, tunable.configuration, strict=True)
+            ]
+            assert tuple(smaller) != tunable.configuration
+            seed.write_text(tunable.render(tuple(smaller)))
+    assert "triton_heuristics" not in source
+    assert "get_raw_stream" not in source
+    names = {parameter.name.partition("#")[0] for parameter in tunable.parameters}
+    assert names <= {"XBLOCK", "YBLOCK", "R0_BLOCK", "num_warps"}
+    # The kernels of the further sizes are checked and never timed: nothing of theirs is tuned.
+    launches = source.split("_launch = dict(")[1:]
+    assert len(launches) == source.count("_grid(meta)")
+    offered = [part.partition("\n)")[0].count("# tune: no") < part.partition("\n)")[0].count("=") for part in launches]
+    assert any(offered)
+    assert sum(offered) * 2 == len(offered)
