@@ -34,7 +34,6 @@ class Tunable(enum.Enum):
 _OPAQUE = re.compile(r'^CONFIGURATION = "([\d,]+)"$', re.MULTILINE)
 _BROKEN = re.compile(r"^BROKEN = (\d+)$", re.MULTILINE)
 _CONSTANT = re.compile(r'^[PS](\d+) = "?(\d+)\b', re.MULTILINE)
-_END = "\n\nclass ModelNew:\n    pass\n"
 
 
 def render(
@@ -59,7 +58,9 @@ def render(
         lines = [f'CONFIGURATION = "{",".join(map(str, configuration))}"']
     if broken:
         lines.append(f"BROKEN = {broken}")
-    return "\n".join(lines) + _END
+    # All of them reach the kernel: the tuner leaves alone what nothing names.
+    named = ", ".join(line.partition(" = ")[0] for line in lines)
+    return "\n".join(lines) + f"\n\nclass ModelNew:\n    built_of = ({named},)\n"
 
 
 def parse(source: str) -> tuple[Configuration, int]:

@@ -22,6 +22,7 @@ __all__ = ["DATASET_PREFIX", "Entry", "find_problem", "find_problems", "sample"]
 DATASET_PREFIX = "hf:"
 """What the name of a data set on Hugging Face begins with."""
 LIST_SUFFIX = ".txt"
+PROBLEM_FILE, START_FILE = "problem.py", "start.py"
 _LEVEL_FOLDER = re.compile(r"level[_-]?(\d+)")
 _NUMBERED_FILE = re.compile(r"(\d+)_.+\.py")
 _SHOWN = 8
@@ -40,6 +41,14 @@ class Entry:
     path: Path | None = None
     source: str = ""
     """Its text, where it lies in no file."""
+
+    @property
+    def start(self) -> Path | None:
+        """The kernel of its author's that a search begins with: `start.py` beside a `problem.py`."""
+        if self.path is None or self.path.name != PROBLEM_FILE:
+            return None
+        beside = self.path.with_name(START_FILE)
+        return beside if beside.is_file() else None
 
     def read(self) -> Problem:
         """The problem itself.
@@ -150,7 +159,7 @@ def _in_folder(folder: Path) -> Iterable[Entry]:
     if numbered:
         yield from numbered
         return
-    for path in folder.rglob("problem.py"):
+    for path in folder.rglob(PROBLEM_FILE):
         inside = path.parent.relative_to(folder).as_posix()
         yield Entry(inside if inside != "." else read_problem(path).name, path=path)
 

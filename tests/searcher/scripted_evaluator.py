@@ -55,7 +55,7 @@ SOURCE = r"""
 #define TILE 4
 #define UNROLL 1
 constexpr int PREFETCH_STEPS = 1;
-extern "C" void run(const float* x, float* y, long n) {}
+extern "C" void run(const float* x, float* y, long n) { y[n % TILE] = x[UNROLL * PREFETCH_STEPS]; }
 """
 NUM_THREADS = 1
 GROUP_ROWS = 8
@@ -63,7 +63,7 @@ module = load_inline(name="k", cpp_sources=SOURCE, functions=[], extra_cflags=["
 
 
 class ModelNew:
-    pass
+    launch = (NUM_THREADS, GROUP_ROWS)
 '''
 
 _NOISE = {Effort.SCREEN: 0.02, Effort.FULL: 0.008, Effort.FINAL: 0.004}

@@ -44,6 +44,7 @@ def command(*arguments: object) -> str:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 @pytest.mark.timeout(240)
 def test_a_module_on_a_gpu_is_searched_replaced_exported_and_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,7 +24,7 @@ from kernelevo_api.types import BaselineKind, EvaluateRequest, Evaluation, Probl
 from kernelevo_searcher.catalogue import find_problems
 from kernelevo_searcher.cli import app
 from kernelevo_searcher.drain import Drain
-from kernelevo_searcher.events import EvaluationStarted, RunResumed, RunSettings
+from kernelevo_searcher.events import CandidateProposed, EvaluationStarted, RunResumed, RunSettings, RunStarted
 from kernelevo_searcher.settings import load_settings
 from kernelevo_searcher.store import RunInUse, StoreError, read_records
 from kernelevo_searcher.suite import running
@@ -171,6 +171,26 @@ async def test_each_problem_is_searched_once_on_one_evaluator(problems: Path, tm
     before = [len(e.requests) for e in evaluators]
     assert (await search(Suite.open(suite.path), *evaluators)).as_json() == results.as_json()
     assert before == [len(e.requests) for e in evaluators] and sum(e.audited.total() for e in evaluators) < 20
+
+
+async def test_a_start_beside_a_problem_begins_its_search(problems: Path, tmp_path: Path) -> None:
+    start = problems / "a" / "start.py"
+    start.write_text("# mine\nTILE = 8  # tune: 8, 16\nclass ModelNew: x = TILE\n", encoding="utf-8")
+    suite = new_suite(problems, tmp_path / "suite")
+    start.unlink()
+    await search(Suite.open(tmp_path / "suite"), Judging())
+    began = {}
+    for problem in suite.problems:
+        if problem.name != "d_refused":
+            records = read_records(suite.run_dir(problem))
+            (started,) = (record.event for record in records if isinstance(record.event, RunStarted))
+            began[problem.name] = [one.name for one in started.start]
+            proposers = {r.event.proposer for r in records if isinstance(r.event, CandidateProposed)}
+            assert ("user" in proposers) is (problem.name == "a")
+    assert began == {"a": ["start.py"], "b": [], "c": [], "deep/e": []}
+    (tmp_path / "suite" / "a" / "start.py").write_text("# another")
+    with pytest.raises(StoreError, match="was changed"):
+        suite.starts(suite.problems[0])
 
 
 async def test_a_problem_on_which_the_evaluator_fails_holds_up_no_other(problems: Path, tmp_path: Path) -> None:

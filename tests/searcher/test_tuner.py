@@ -43,16 +43,16 @@ extern "C" void f(const float* x, float* y, long n) {
 #pragma omp parallel for num_threads(2)
   for (long i = 0; i < n; i += BLOCK) {
 #pragma GCC unroll 4
-    const int j = 3;
+    const int j = 3 + kVec + STEPS + TILE;
   }
 }
 """
-SRC2 = "#define A_TILE 8\\nvoid g(int x) { }\\n"
+SRC2 = "#define A_TILE 8\\nvoid g(int x) { x += A_TILE; }\\n"
 
 
 @triton.jit
 def kernel(x, B: tl.constexpr = 128, BLOCK_M: tl.constexpr = 64):
-    pass
+    tl.arange(0, UNROLL * GROUP_M * WAVES), MODE, USE_FAST, CFLAGS
 
 
 @triton.autotune(configs=[triton.Config({"BLOCK_N": 32}, num_warps=4, num_stages=2)], key=[])
@@ -124,6 +124,98 @@ def test_parameters_are_found_where_they_are() -> None:
     assert expected.items() <= names.items()
     for absent in ("HIDDEN", "N", "DEAD_TILE", "TEXT_TILE", "NOT_ME_TILE", "BLOCK_K", "j", "B"):
         assert absent not in names
+
+
+def test_what_reaches_no_kernel_is_left_out() -> None:
+    source = '''
+TILE = 8
+FLAGS = ["-O2", "-DSTEP=4", "-DDEAD=4"]
+OTHER_FLAGS = ["-O2"]
+SRC = r"""
+#define BLOCK 64
+#define DEAD_BLOCK 64  // BLOCK and DEAD_BLOCK
+constexpr int kVec = 8;
+constexpr int kDeadVec = 8;
+__global__ void __launch_bounds__(256, 2) f(float* x) { x[BLOCK * kVec * STEP] = 0; }
+"""
+build(SRC, FLAGS)
+
+
+@triton.jit
+def kernel(x, BLOCK_M: tl.constexpr = 64, BLOCK_N: tl.constexpr = 32, BLOCK_K: tl.constexpr = 16):
+    pass
+
+
+kernel[(1,)](x, 128, BLOCK_N=64)
+kernel[(1,)](x, 32, BLOCK_N=N)
+'''
+    names = values(source)
+    assert {"FLAGS:-O", "FLAGS:-DSTEP", "BLOCK", "kVec", "BLOCK_K", "LAUNCH_THREADS", "LAUNCH_BLOCKS"} <= names.keys()
+    assert names["BLOCK_N"] == "64"
+    for absent in ("TILE", "OTHER_FLAGS:-O", "FLAGS:-DDEAD", "DEAD_BLOCK", "kDeadVec", "BLOCK_M", "BLOCK_N#2"):
+        assert absent not in names, absent
+
+
+def test_a_comment_keeps_a_value() -> None:
+    code = 'S = "#define BLOCK 8  // tune: no\\nint f() { return BLOCK; }"'
+    assert values(f"TILE = 8  # tune: no\nSTEP = 4  # tune: 4, 8\n{code}\nTILE, STEP\n") == {"STEP": "4"}
+
+
+CONSTRAINED = '''
+SRC = r"""
+#define TILE 32  // tune: 8, 16, 24, 32, 64, 128, 256
+#define UNROLL 4  // tune: 1, 2, 3, 4
+static_assert(TILE % UNROLL == 0 && TILE >= 2 * UNROLL, "whole steps");
+__global__ void f() { __shared__ float a[TILE][TILE + 1]; }
+"""
+
+
+@triton.jit
+def kernel(x):
+    tl.arange(0, BLOCK_M)
+    tl.dot(x, x)
+
+
+kernel[(1,)](
+    x,
+    BLOCK_M=64,  # tune: 48, 64, 128
+    BLOCK_N=128,
+    BLOCK_K=64,
+    num_stages=3,
+)
+'''
+
+
+@pytest.mark.parametrize(
+    ("changes", "allowed"),
+    [
+        ({}, True),
+        ({"UNROLL": "3"}, False),
+        ({"TILE": "24", "UNROLL": "3"}, True),
+        ({"TILE": "256"}, False),  # 263,168 bytes of a static array
+        ({"BLOCK_M": "48"}, False),
+        ({"num_stages": "8"}, False),  # at least 7 stages of 24 KiB
+        ({"num_stages": "4", "BLOCK_K": "32"}, True),
+    ],
+)
+def test_constraints_of_the_source_and_the_device(changes: dict[str, str], allowed: bool) -> None:
+    tunable = found(CONSTRAINED)
+    chosen = values(CONSTRAINED) | changes
+    configuration = tuple(chosen[parameter.name] for parameter in tunable.parameters)
+    assert tunable.constraints.allow(tunable.parameters, configuration, shared_bytes=100 << 10) is allowed
+    if allowed is False and "num_stages" in changes:
+        assert tunable.constraints.allow(tunable.parameters, configuration)
+
+
+def test_no_configuration_breaks_a_constraint() -> None:
+    tunable = found(CONSTRAINED)
+    allowed = functools.partial(tunable.constraints.allow, tunable.parameters, shared_bytes=100 << 10)
+    rng, observed = random.Random(0), [Observation(configuration=tunable.configuration, value=1.0, low=0.9, high=1.1)]
+    for _ in range(60):
+        configuration = next_configuration(tunable.parameters, observed, [], rng, allowed=allowed)
+        assert configuration is not None
+        assert allowed(configuration)
+        observed.append(Observation(configuration=configuration, value=1.0, low=0.9, high=1.1))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +290,7 @@ def test_only_the_token_changes(configuration: Configuration, which: int) -> Non
 
 @pytest.mark.parametrize("ending", ["\r\n", "\n"])
 def test_line_endings_and_encodings_survive(ending: str) -> None:
-    source = f'# é ∑{ending}TILE = 8  # tune: 4, 8{ending}S = "é #define UNROLL 2\\n"{ending}'
+    source = f'# é ∑{ending}TILE = 8  # tune: 4, 8{ending}S = "é #define UNROLL 2\\n", TILE{ending}'
     tunable = found(source)
     assert tunable.render(("4",)) == source.replace("= 8", "= 4")
 

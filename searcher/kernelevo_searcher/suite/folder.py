@@ -3,6 +3,7 @@
     SUITE/suite.json       what was asked; written once, and again when the device is known
     SUITE/outcomes.jsonl   problems that were not taken, and comparisons over the other baseline; only grows
     SUITE/NAME/problem.py  a problem, and beside it its run (`run.sqlite`), its best kernel and its report
+    SUITE/NAME/start.py    the kernel that its search begins with, where it has one
 
 One process at a time works on it. It can be killed at any moment: all that was acknowledged is in the runs and in the outcomes.
 """
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Self
 from kernelevo_api.json import from_json, to_json
 from kernelevo_api.types import BaselineKind, DeviceRequirement, Evaluation, Problem
 from kernelevo_searcher import checking
+from kernelevo_searcher.catalogue import PROBLEM_FILE, START_FILE
 from kernelevo_searcher.checking import Checked, State
 from kernelevo_searcher.events import RunSettings, text_digest
 from kernelevo_searcher.files import replace_file
-from kernelevo_searcher.inputs import BadInput
+from kernelevo_searcher.inputs import BadInput, read_candidate
 from kernelevo_searcher.runs import folder_name, package_version
 from kernelevo_searcher.store import RunLock, RunNotFound, StoreError
 
@@ -36,7 +38,6 @@ __all__ = ["Compared", "Outcomes", "Suite", "SuiteProblem", "is_suite"]
 
 SUITE_FILE = "suite.json"
 OUTCOMES_FILE = "outcomes.jsonl"
-PROBLEM_FILE = "problem.py"
 FORMAT = 1
 
 
@@ -55,6 +56,8 @@ class SuiteProblem:
     digest: str
     level: int | None = None
     number: int | None = None
+    start: str = ""
+    """Digest of the kernel that its search begins with, in the run's folder as well; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +117,20 @@ class Suite:
                 folder = _unused(folder_name(entry.name), {one.folder for one in problems})
                 (path / folder).mkdir(exist_ok=True)
                 (path / folder / PROBLEM_FILE).write_text(problem.source, encoding="utf-8", newline="")
-                digest = text_digest(problem.source)
+                digest, start = text_digest(problem.source), ""
+                if entry.start is not None:
+                    text = read_candidate(entry.start, "the starting kernel")
+                    (path / folder / START_FILE).write_text(text, encoding="utf-8", newline="")
+                    start = text_digest(text)
                 problems.append(
-                    SuiteProblem(name=entry.name, folder=folder, digest=digest, level=entry.level, number=entry.number)
+                    SuiteProblem(
+                        name=entry.name,
+                        folder=folder,
+                        digest=digest,
+                        level=entry.level,
+                        number=entry.number,
+                        start=start,
+                    )
                 )
                 if unreadable:
                     why = Checked(entry.name, State.FAILED, digest, ("not_a_problem",), (unreadable,))
@@ -191,10 +205,22 @@ class Suite:
         Raises:
             StoreError: its file was changed since.
         """
-        source = (self.run_dir(problem) / PROBLEM_FILE).read_bytes().decode("utf-8")
-        if text_digest(source) != problem.digest:
-            raise StoreError(f"{self.run_dir(problem) / PROBLEM_FILE} was changed after the suite was made.")
-        return Problem(source=source, name=problem.name)
+        return Problem(source=self._text(problem, PROBLEM_FILE, problem.digest), name=problem.name)
+
+    def starts(self, problem: SuiteProblem) -> tuple[tuple[str, str], ...]:
+        """Names and sources of the kernels that its search begins with, beside those that need no author.
+
+        Raises:
+            StoreError: a file was changed since.
+        """
+        return ((START_FILE, self._text(problem, START_FILE, problem.start)),) if problem.start else ()
+
+    def _text(self, problem: SuiteProblem, name: str, digest: str) -> str:
+        path = self.run_dir(problem) / name
+        text = path.read_bytes().decode("utf-8")
+        if text_digest(text) != digest:
+            raise StoreError(f"{path} was changed after the suite was made.")
+        return text
 
     # What no run holds.
 

@@ -209,7 +209,9 @@ class _Runner:
             if drain.asked:
                 return False
             if not (run_dir / RUN_FILE).exists():
-                runs.make(source, (), replace(suite.settings, device=self._pool.device), run_dir=run_dir)
+                runs.make(
+                    source, suite.starts(problem), replace(suite.settings, device=self._pool.device), run_dir=run_dir
+                )
             pool = self._pool.alone(place, self._lanes(place))
             with self._leaving(place, drain) as observe:
                 state = await runs.resume(run_dir, self._settings, {}, pool=pool, drain=drain, observe=observe)

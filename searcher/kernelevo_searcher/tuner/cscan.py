@@ -1,4 +1,4 @@
-"""Parameters in C, C++ and CUDA text: `#define NAME 8`, `constexpr int NAME = 8`, unroll pragmas, thread counts."""
+"""Parameters in C, C++ and CUDA: `#define NAME 8`, `constexpr int NAME = 8`, unroll pragmas, thread counts, launch bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelevo_searcher.tuner.ladders import Ladder, hinted_ladder, integer_ladd
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CParameter", "scan_c"]
+__all__ = ["CParameter", "defined_in_c", "scan_c"]
 
 _TYPES = """
     static const constexpr inline unsigned signed int long short char auto size_t ssize_t ptrdiff_t int8_t int16_t int32_t
@@ -28,6 +28,8 @@ class CParameter:
     name: str
     token: CToken
     ladder: Ladder
+    defined: bool
+    """By this name, which the text has to use elsewhere: not so a number within a directive."""
 
 
 def scan_c(text: str) -> list[CParameter]:
@@ -38,7 +40,10 @@ def scan_c(text: str) -> list[CParameter]:
     found = []
     for index in range(len(code)):
         named = (
-            _define(code, index) or _constant(code, index) or _pragma_unroll(code, index) or _num_threads(code, index)
+            _definition(code, index)
+            or _pragma_unroll(code, index)
+            or _num_threads(code, index)
+            or _launch_bounds(code, index)
         )
         if named is None:
             continue
@@ -49,8 +54,18 @@ def scan_c(text: str) -> list[CParameter]:
         is_number = value.kind is CTokenKind.NUMBER
         ladder = hinted or (integer_ladder(name, value.text) if is_number and _inferable(code, index, name) else None)
         if ladder is not None:
-            found.append(CParameter(name, value, ladder))
+            found.append(CParameter(name, value, ladder, _definition(code, index) is not None))
     return found
+
+
+def defined_in_c(text: str) -> list[str]:
+    """Names that a text defines as one token each, in its order."""
+    code = [token for token in tokenize_c(text) if token.kind is not CTokenKind.COMMENT]
+    return [found[0] for index in range(len(code)) if (found := _definition(code, index)) is not None]
+
+
+def _definition(code: list[CToken], index: int) -> tuple[str, CToken] | None:
+    return _define(code, index) or _constant(code, index)
 
 
 class _Comments:
@@ -140,3 +155,13 @@ def _num_threads(code: list[CToken], index: int) -> tuple[str, CToken] | None:
     if len(texts) < 4 or texts[:2] != ["num_threads", "("] or texts[3] != ")":
         return None
     return ("NUM_THREADS", code[index + 2]) if code[index + 2].kind is CTokenKind.NUMBER else None
+
+
+def _launch_bounds(code: list[CToken], index: int) -> tuple[str, CToken] | None:
+    """The numbers of `__launch_bounds__(256, 2)`: threads of a block at most, and blocks of a multiprocessor at least."""
+    if code[index].kind is not CTokenKind.NUMBER or index < 2:
+        return None
+    before = [token.text for token in code[max(0, index - 4) : index]]
+    if before[-2:] == ["__launch_bounds__", "("]:
+        return "LAUNCH_THREADS", code[index]
+    return ("LAUNCH_BLOCKS", code[index]) if before[:2] == ["__launch_bounds__", "("] and before[3:] == [","] else None

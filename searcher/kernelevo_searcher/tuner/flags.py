@@ -66,6 +66,14 @@ class FlagSite:
     openmp: bool = False
     vectors: bool = False
     """The source names vector instructions, for which the compiler has to know the processor."""
+    unread: frozenset[str] = frozenset()
+    """Macros that no code names."""
+
+    @property
+    def macros(self) -> list[str]:
+        """Names that the list defines."""
+        found = (_MACRO.fullmatch(element.flag) for element in self.elements if element.flag is not None)
+        return [macro["name"] for macro in found if macro is not None]
 
     @property
     def _switches(self) -> dict[str, float]:
@@ -98,7 +106,8 @@ class FlagSite:
             found.append(Parameter(f"{self.name}:{switch}", (OFF, ON), ordered=False, leverage=expected))
         for element in self.elements:
             macro = _MACRO.fullmatch(element.flag) if element.flag is not None else None
-            ladder = integer_ladder(macro["name"], macro["value"]) if macro is not None else None
+            read = macro is not None and macro["name"] not in self.unread
+            ladder = integer_ladder(macro["name"], macro["value"]) if macro is not None and read else None
             name = f"{self.name}:-D{macro['name']}" if macro is not None else ""
             if ladder is not None and all(parameter.name != name for parameter in found):
                 found.append(Parameter(name, ladder.values, ladder.ordered, ladder.leverage))

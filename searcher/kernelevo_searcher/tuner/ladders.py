@@ -82,6 +82,8 @@ def integer_ladder(name: str, text: str) -> Ladder | None:
 
 def _numbers(words: list[str], value: int) -> tuple[tuple[int, ...], float]:
     has = set(words)
+    if words == ["launch", "blocks"]:
+        return (1, 2, 3, 4, 5, 6, 8), 1.2
     if has & {"warp", "warps"}:
         return (1, 2, 4, 8, 16, 32), 2.0
     if has & _SMALL:

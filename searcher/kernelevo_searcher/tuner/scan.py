@@ -2,7 +2,8 @@
 
 Looked at are constants in upper case, `tl.constexpr` defaults, keyword arguments of launches (`num_warps`, `BLOCK=…`), the
 only `triton.Config` of an autotuner, lists of compiler flags, and C code in string literals. A comment `# tune: 1, 2, 4`
-beside a value names its values, `# tune: no` keeps it. Nothing is imported or run.
+beside a value names its values, `# tune: no` keeps it. What
+reaches no kernel is left out. Nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
 from kernelevo_searcher.csource import decode_literal, looks_like_c
-from kernelevo_searcher.tuner.cscan import scan_c
+from kernelevo_searcher.tuner.cscan import defined_in_c, scan_c
 from kernelevo_searcher.tuner.flags import FlagElement, FlagSite
 from kernelevo_searcher.tuner.ladders import Ladder, hinted_ladder, integer_ladder, is_kept
+from kernelevo_searcher.tuner.reach import Launch, Reach
 from kernelevo_searcher.tuner.space import Parameter, Site, TokenSite, TunableSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["find_parameters"]
 
@@ -64,6 +71,9 @@ class _Finder(cst.CSTVisitor):
         self._flag_names: dict[str, int] = {}
         self._flag_lists: set[int] = set()
         """Starts of lists already taken."""
+        self._reach = Reach()
+        self._reaches: dict[int, Callable[[], bool]] = {}
+        """By where a site starts: whether its value reaches the kernel, known once all of the source was seen."""
 
     def result(self) -> TunableSource | None:
         """Sites in the order of the source, names made distinct, overlaps left out."""
@@ -72,9 +82,12 @@ class _Finder(cst.CSTVisitor):
         taken: dict[str, int] = {}
         end = 0
         for site, found in sorted(self._found, key=lambda item: (item[0].start, item[0].end)):
-            if site.start < end:
+            if site.start < end or not self._reaches.get(site.start, lambda: True)():
                 continue
             end = site.end
+            if isinstance(site, FlagSite):
+                site = replace(site, unread=frozenset(name for name in site.macros if not self._reach.used[name]))
+                found = site.parameters
             if isinstance(site, TokenSite):
                 taken[site.name] = taken.get(site.name, 0) + 1
                 if taken[site.name] > 1:
@@ -96,6 +109,11 @@ class _Finder(cst.CSTVisitor):
             self._line_starts[position.end.line - 1] + position.end.column,
         )
 
+    def _start(self, node: cst.List | cst.Tuple) -> int:
+        """Where a list or a tuple starts, its parentheses included, which are not part of the node's own position."""
+        start, _ = self._span(node)
+        return self._source.rfind("(", 0, start) if isinstance(node, cst.Tuple) and node.lpar else start
+
     def _comments(self, offset: int) -> list[str]:
         """Comments behind `offset` on its line, and the line above if it is a comment alone."""
         line = bisect_right(self._line_starts, offset) - 1
@@ -110,8 +128,12 @@ class _Finder(cst.CSTVisitor):
 
     # Single values.
 
-    def _add_value(self, name: str, value: cst.BaseExpression, *, inferred: bool) -> None:
+    def _add_value(
+        self, name: str, value: cst.BaseExpression, *, inferred: bool, reaches: Callable[[], bool] | None = None
+    ) -> None:
         start, end = self._span(value)
+        if reaches is not None:
+            self._reaches[start] = reaches
         text = self._source[start:end]
         comments = self._comments(end)
         if any(is_kept(comment, name) for comment in comments):
@@ -140,21 +162,46 @@ class _Finder(cst.CSTVisitor):
             self._assigned(node.target.value, node.value)
 
     def _assigned(self, name: str, value: cst.BaseExpression) -> None:
+        self._reach.defines(name)
+        reaches = partial(self._reach.named, name)
         if isinstance(value, cst.Call) and _last_name(value.func) == "constexpr" and len(value.args) == 1:
             value = value.args[0].value
         if isinstance(value, (cst.List, cst.Tuple)):
             if _FLAG_NAME.fullmatch(name):
+                self._reaches[self._start(value)] = reaches
                 self._add_flags(name, value)
         elif isinstance(value, (cst.Integer, cst.Name, cst.Float, cst.SimpleString, cst.UnaryOperation)):
-            self._add_value(name, value, inferred=_UPPER.fullmatch(name) is not None)
+            self._add_value(name, value, inferred=_UPPER.fullmatch(name) is not None, reaches=reaches)
 
-    def visit_Param(self, node: cst.Param) -> None:
-        if node.default is None or node.annotation is None:
-            return
-        if _last_name(node.annotation.annotation) == "constexpr":
-            self._add_value(node.name.value, node.default, inferred=True)
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        for place, parameter in enumerate(
+            (*node.params.posonly_params, *node.params.params, *node.params.kwonly_params)
+        ):
+            if parameter.default is None or parameter.annotation is None:
+                continue
+            if _last_name(parameter.annotation.annotation) == "constexpr":
+                name = parameter.name.value
+                reaches = partial(self._reach.default, node.name.value, name, place)
+                self._add_value(name, parameter.default, inferred=True, reaches=reaches)
+
+    def visit_Name(self, node: cst.Name) -> None:
+        self._reach.see_names((node.value,))
+
+    def visit_FormattedStringText(self, node: cst.FormattedStringText) -> None:
+        self._reach.see_text(node.value)
+
+    def _launched(self, node: cst.Call) -> None:
+        function = node.func.value if isinstance(node.func, cst.Subscript) else node.func
+        if isinstance(function, cst.Name):
+            launch = Launch(
+                positional=sum(argument.keyword is None and not argument.star for argument in node.args),
+                keywords=frozenset(argument.keyword.value for argument in node.args if argument.keyword is not None),
+                unpacks=any(argument.star for argument in node.args),
+            )
+            self._reach.launches.setdefault(function.value, []).append(launch)
 
     def visit_Call(self, node: cst.Call) -> None:
+        self._launched(node)
         name = _last_name(node.func)
         if name == "Config" and not self._is_only_config(node):
             return
@@ -209,8 +256,7 @@ class _Finder(cst.CSTVisitor):
     ) -> None:
         start, end = self._span(node)
         if isinstance(node, cst.Tuple) and node.lpar:
-            # The parentheses are not part of the node's own position.
-            start = self._source.rfind("(", 0, start)
+            start = self._start(node)
             end = self._source.find(")", end) + 1
         text = self._source[start:end]
         elements = self._elements(node)
@@ -290,14 +336,22 @@ class _Finder(cst.CSTVisitor):
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         start, _ = self._span(node)
         embedded = decode_literal(node.value, start)
-        if embedded is None or not looks_like_c(embedded.text) or self._is_docstring(node):
+        if self._is_docstring(node):
             return
+        if embedded is None or not looks_like_c(embedded.text):
+            self._reach.see_text(node.value)
+            return
+        self._reach.see_c(embedded.text)
+        for name in defined_in_c(embedded.text):
+            self._reach.defines(name)
         for parameter in scan_c(embedded.text):
             if embedded.is_plain(parameter.token.start, parameter.token.end):
                 token_start, token_end = embedded.span(parameter.token.start, parameter.token.end)
                 site = TokenSite(token_start, token_end, parameter.name, parameter.token.text)
                 ladder = parameter.ladder
                 self._found.append((site, (Parameter(parameter.name, ladder.values, ladder.ordered, ladder.leverage),)))
+                if parameter.defined:
+                    self._reaches[token_start] = partial(self._reach.named, parameter.name)
 
     def _is_docstring(self, node: cst.SimpleString) -> bool:
         return isinstance(self.get_metadata(ParentNodeProvider, node), cst.Expr)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from kernelevo_searcher.tuner.space import Configuration, Parameter
 
@@ -59,6 +59,7 @@ def next_configuration(
     rng: random.Random,
     *,
     centre: Configuration | None = None,
+    allowed: Callable[[Configuration], bool] = lambda _: True,
 ) -> Configuration | None:
     """A configuration that was not tried yet, or None when nothing near is left.
 
@@ -68,8 +69,9 @@ def next_configuration(
         pending: configurations under way.
         rng: all that is random here.
         centre: search around this one rather than around the best.
+        allowed: whether a configuration keeps to the constraints of its source.
     """
-    known = {observation.configuration for observation in observed} | set(pending)
+    known = _Closed({observation.configuration for observation in observed} | set(pending), allowed)
     valid = sorted(
         (observation for observation in observed if observation.low is not None),
         key=lambda observation: -(observation.low or 0.0),
@@ -88,10 +90,21 @@ def next_configuration(
     return _far(parameters, known, evidence, rng) if valid else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """What is not to be proposed: what is known already, and what breaks a constraint."""
+
+    tried: set[Configuration]
+    allowed: Callable[[Configuration], bool]
+
+    def __contains__(self, configuration: Configuration) -> bool:
+        return configuration in self.tried or not self.allowed(configuration)
+
+
 def _around(
     parameters: Sequence[Parameter],
     centre: Configuration,
-    known: set[Configuration],
+    known: _Closed,
     evidence: _Evidence,
     rng: random.Random,
 ) -> Configuration | None:
@@ -138,9 +151,7 @@ def _moved(configuration: Configuration, *moves: _Move) -> Configuration:
     return tuple(values)
 
 
-def _pair(
-    centre: Configuration, moves: Sequence[_Move], known: set[Configuration], evidence: _Evidence
-) -> Configuration | None:
+def _pair(centre: Configuration, moves: Sequence[_Move], known: _Closed, evidence: _Evidence) -> Configuration | None:
     for first, second in combinations(moves, 2):
         configuration = _moved(centre, first, second)
         if first.index != second.index and configuration not in known and evidence.risk(configuration) < _TOO_RISKY:
@@ -156,7 +167,7 @@ def _distance(parameter: Parameter, old: str, new: str) -> int:
 
 
 def _far(
-    parameters: Sequence[Parameter], known: set[Configuration], evidence: _Evidence, rng: random.Random
+    parameters: Sequence[Parameter], known: _Closed, evidence: _Evidence, rng: random.Random
 ) -> Configuration | None:
     """A point of the whole space, away from values that always failed."""
     drawn = []

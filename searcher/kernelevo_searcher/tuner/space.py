@@ -11,9 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from kernelevo_searcher.events import ParameterValue, text_digest
+from kernelevo_searcher.tuner.constraints import find_constraints
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kernelevo_searcher.tuner.constraints import Constraints
 
 __all__ = ["Configuration", "Parameter", "Site", "TokenSite", "TunableSource"]
 
@@ -85,6 +88,11 @@ class TunableSource:
     parameters: tuple[Parameter, ...]
     sites: tuple[Site, ...]
     """In the order of the source, without overlap."""
+
+    @cached_property
+    def constraints(self) -> Constraints:
+        """What configurations have to keep to."""
+        return find_constraints(self.source, [parameter.name for parameter in self.parameters])
 
     @cached_property
     def configuration(self) -> Configuration:

@@ -6,6 +6,7 @@ all. Nothing is kept between calls but what follows from sources.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -114,8 +115,9 @@ class Tuner:
         best = max(member.candidate.low for member in members)
         near = parent.candidate.low >= _NEAR_BEST * best
         centre = parent.configuration if near and rng.random() >= _BEST_SHARE else None
+        allowed = functools.partial(root.constraints.allow, root.parameters, shared_bytes=_shared_bytes(state))
         for _ in range(_MOST_DUPLICATES):
-            configuration = next_configuration(root.parameters, observed, known, rng, centre=centre)
+            configuration = next_configuration(root.parameters, observed, known, rng, centre=centre, allowed=allowed)
             if configuration is None:
                 return None
             source = root.render(configuration)
@@ -129,6 +131,14 @@ class Tuner:
                 )
             known.add(configuration)
         return None
+
+
+def _shared_bytes(state: RunState) -> int | None:
+    """Most shared memory of a block on every device that the run may be measured on, where it is known."""
+    devices = state.connected.capabilities.devices if state.connected is not None else ()
+    return min(
+        (one.shared_memory_per_block_bytes for one in devices if one.shared_memory_per_block_bytes), default=None
+    )
 
 
 def _observations(members: Sequence[_Member]) -> tuple[list[Observation], list[Configuration]]:

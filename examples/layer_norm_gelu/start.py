@@ -1,0 +1,92 @@
+"""A first kernel: one thread, a row at a time. What a suite's search begins with."""
+
+import ctypes
+
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = r"""
+#include <cmath>
+
+#define THREADS 1     // tune: 1, 2, 4, 8
+#define CHUNK_ROWS 8  // tune: 1, 4, 8, 32, 128
+
+// e^x within about 2e-7 relative, clamped to the range of float.
+static inline float exponential(float x) {
+  x = x > -87.0f ? x : -87.0f;
+  x = x < 88.0f ? x : 88.0f;
+  const float shifted = x * 1.44269504f + 12582912.0f;  // rounds to the nearest integer
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return p * __builtin_bit_cast(float, ((int)n + 127) << 23);
+}
+
+extern "C" void layer_norm_gelu(const float* x, const float* weight, const float* bias, float* y, long rows, long cols,
+                                float eps) {
+  #pragma omp parallel for num_threads(THREADS) schedule(static, CHUNK_ROWS)
+  for (long r = 0; r < rows; ++r) {
+    const float* in = x + r * cols;
+    float* out = y + r * cols;
+    float sum = 0.0f;
+    #pragma omp simd reduction(+ : sum)
+    for (long c = 0; c < cols; ++c) sum += in[c];
+    const float mean = sum / cols;
+    float squares = 0.0f;
+    #pragma omp simd reduction(+ : squares)
+    for (long c = 0; c < cols; ++c) squares += (in[c] - mean) * (in[c] - mean);
+    const float scale = 1.0f / std::sqrt(squares / cols + eps);
+    #pragma omp simd
+    for (long c = 0; c < cols; ++c) {
+      const float v = (in[c] - mean) * scale * weight[c] + bias[c];
+      const float u = 0.7978845608f * (v + 0.044715f * v * v * v);
+      out[c] = v / (1.0f + exponential(-2.0f * u));  // v * sigmoid(2u) is GELU in its tanh form
+    }
+  }
+}
+"""
+
+# What lets the compiler turn the clamps into min and max and vectorise the loop. Not -ffast-math: it would undo the rounding.
+FLAGS = [
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-fno-trapping-math",
+    "-fno-math-errno",
+    "-ffinite-math-only",
+    "-fno-signed-zeros",
+]
+lib = ctypes.CDLL(
+    load_inline(
+        name="layer_norm_gelu",
+        cpp_sources=SOURCE,
+        is_python_module=False,
+        no_implicit_headers=True,
+        extra_cflags=FLAGS,
+        extra_ldflags=["-fopenmp"],
+    )
+)
+P, L = ctypes.c_void_p, ctypes.c_long
+lib.layer_norm_gelu.argtypes = [P, P, P, P, L, L, ctypes.c_float]
+lib.layer_norm_gelu.restype = None
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.LayerNorm(features)
+
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        rows, cols = x.shape
+        pointers = [t.data_ptr() for t in (x, self.norm.weight, self.norm.bias, y)]
+        lib.layer_norm_gelu(*pointers, rows, cols, self.norm.eps)
+        return y
