@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from kernelevo_searcher.catalogue import Entry
 
 GIB = 1 << 30
+EACH_S = 120.0
+"""Most that one problem may take."""
 ABOUT = "about"
 """Key of the record's first line: what the run was, and on which machine."""
 
@@ -118,7 +120,7 @@ def run(checkout: Path, path: Path, levels: Sequence[int], count: int, seed: int
                     if not waiting:
                         return
                     entry = waiting.popleft()
-                row = look_at(client, entry, end)
+                row = look_at(client, entry, min(end, time.monotonic() + EACH_S))
                 if time.monotonic() < end:
                     keep(row)
                 print(

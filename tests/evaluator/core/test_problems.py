@@ -186,6 +186,56 @@ async def test_memory_that_nobody_has(bench):
     await bench.works()
 
 
+LAYERED = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        return self.norm(self.linear(x))
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.drop = nn.Dropout(0.3)
+        self.act = nn.ReLU(inplace=True)
+        self.register_buffer("shift", torch.rand(width))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = self.act(self.drop(block(x)) + self.shift)
+        return x
+
+def get_inputs():
+    return [torch.randn(24, 16)]
+
+def get_init_inputs():
+    return [16]
+"""
+"""Helper classes, a buffer, an in-place module, and layers that are of two minds: they are checked and timed under `eval()`."""
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (("self.drop(block(x))", "block(x)"), Verdict.PASSED),
+        (("self.norm(self.linear(x))", "self.norm(x)"), Verdict.OUTPUT_MISMATCH),
+        (("+ self.shift", ""), Verdict.OUTPUT_MISMATCH),
+    ],
+)
+async def test_helpers_buffers_in_place_modules_and_layers_of_training(bench, change, verdict):
+    text = LAYERED.replace("class Model(", "class ModelNew(").replace(*change)
+    text = text[: text.index("def get_inputs")]
+    evaluation = await bench.judge(text, LAYERED, effort=Effort.SCREEN)
+    assert evaluation.verdict is verdict, evaluation.message
+
+
 GOOD = {
     "mutating": (
         source("x.add_(1)\n        return x.sum(1)"),
