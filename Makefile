@@ -3,7 +3,7 @@
 # VENV=…         the virtual environment that is made and used (default .venv)
 # PYTHON=…       the interpreter that makes it (default python3)
 # EVALUATIONS=…  how many evaluations the demo's search may spend
-# PYTEST_ARGS=…  more arguments for pytest, e.g. PYTEST_ARGS="-m 'not slow'"
+# PYTEST_ARGS=…  more arguments for pytest, e.g. PYTEST_ARGS="-m 'not slow' -n 3", by three workers
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -67,10 +67,11 @@ $(DEMO_STAMP): $(SETUP) | $(BIN)/python
 	@touch $@
 
 # Read by a few lines of Python: `pip install --group` is newer than the pip of many systems.
-$(TEST_STAMP): $(SETUP) $(DEMO_STAMP)
+$(TEST_STAMP): $(SETUP) | $(BIN)/python
+	@echo "Installing into $(VENV); torch is meant to be its CPU build (CONTRIBUTING.md says how to get it)."
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev-requirements.txt
 	$(PIP) install --quiet --constraint constraints.txt --requirement $(VENV)/dev-requirements.txt --editable '.[searcher,evaluator,otel,postgresql,prices,triton,docker,ray]'
-	@touch $@
+	@touch $(DEMO_STAMP) $@
 
 # ---------------------------------------------------------------- generated code
 

@@ -24,6 +24,9 @@ from supervise import children
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from workers import ByGroup
+    from xdist.remote import Producer
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sys.executable).parent
 START_SECONDS = 120
@@ -31,6 +34,14 @@ STOP_SECONDS = 90
 
 # What hangs shall cost the tests little; a build with torch's headers takes a minute, and timing waits on a busy host.
 LIMITS = {"BUILD_TIME_S": "240", "PREPARE_TIME_S": "30", "CHECK_TIME_S": "60", "RUN_TIME_S": "240"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByGroup:
+    """Where the suite is run by several workers: which of them runs what."""
+    from workers import ByGroup
+
+    return ByGroup(config, log)
 
 
 @dataclass(frozen=True)
