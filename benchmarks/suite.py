@@ -87,11 +87,13 @@ def again(
                 left = end - time.monotonic()
                 if left < 5:
                     continue
-                for tried in range(1, TRIES + 1):
-                    measured = measure(client, folder / one["run"], baseline, min(left, 90.0)) | {"tries": tried}
+                tries: list[dict[str, Any]] = []
+                while True:
+                    tries.append(measure(client, folder / one["run"], baseline, min(left, 90.0)))
                     left = end - time.monotonic()
-                    if left < 20 or not disturbed(measured):
+                    if left < 20 or len(tries) == TRIES or not disturbed(tries[-1]):
                         break
+                measured = tries[-1] | {"earlier": tries[:-1]}
                 found[one["name"]][baseline.value] = measured
                 file.write(json.dumps({"name": one["name"], "baseline": baseline.value} | measured) + "\n")
                 file.flush()
@@ -118,8 +120,11 @@ def figures(device: str, results: dict[str, Any], measured: dict[str, dict[str, 
     rows = results["results"]
     faster = [one for one in rows if one["ending"] == "faster"]
     unconfirmed = [one["name"] for one in faster if not confirmed(measured[one["name"]].get("eager"))]
-    # A problem without a kernel that is proved to be faster keeps its original.
-    kept_ = [one["speedup_over"]["eager"]["value"] if one in faster else 1.0 for one in rows if one["ending"] != "open"]
+    # A problem without a kernel that is proved to be faster, and again, keeps its original.
+    sure = [one["name"] for one in faster if one["name"] not in unconfirmed]
+    kept_ = [
+        one["speedup_over"]["eager"]["value"] if one["name"] in sure else 1.0 for one in rows if one["ending"] != "open"
+    ]
     mean = geometric_mean(kept_)
     compiled = [ratio[0] for one in measured.values() if (ratio := one.get("torch_compile", {}).get("speedup"))]
     over_compiled = geometric_mean(compiled)
@@ -127,7 +132,7 @@ def figures(device: str, results: dict[str, Any], measured: dict[str, dict[str, 
     found: list[dict[str, Any]] = [
         {
             "figure": f"{device.upper()} problems faster than eager without a model",
-            "value": len(faster) - len(unconfirmed),
+            "value": len(sure),
             "unit": f"of {len(rows)}",
             "bound": ">= 10" if gpu else f">= {len(rows)}",
         },
@@ -141,7 +146,7 @@ def figures(device: str, results: dict[str, Any], measured: dict[str, dict[str, 
     if mean is not None:
         found.append(
             {
-                "figure": f"geometric mean over eager without a model, {device.upper()} problems, 1 where none is faster",
+                "figure": f"geometric mean over eager without a model, {device.upper()} problems, 1 where none is confirmed",
                 "value": mean.value,
                 "unit": "x",
                 "bound": ">= 1.3" if gpu else "> 1",

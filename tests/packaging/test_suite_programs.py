@@ -71,7 +71,7 @@ def test_a_suite_without_a_model_is_searched_and_its_winners_measured_again(
     if row["ending"] == "faster":
         again = raw["again"][row["name"]]
         assert {one["verdict"] for one in again.values()} <= {"passed", "timing_disputed"}
-        assert again.keys() == {"eager", "torch_compile"}
+        assert "eager" in again
 
 
 @pytest.fixture
