@@ -13,12 +13,10 @@ from kernelevo_api.errors import (
     DeadlineExceeded,
     Draining,
     EvaluatorFault,
-    ProblemRefused,
     QueueFull,
     RequestIdReused,
     TooLarge,
     Unauthenticated,
-    UnknownProblem,
     Unreachable,
 )
 from kernelevo_api.pool import Change, Endpoint, EvaluatorPool, NoEvaluator, NotEvaluated, Notice, PoolSettings
@@ -59,7 +57,8 @@ class Evaluator:
         """What the next evaluations do instead of passing."""
         self.requests: list[EvaluateRequest] = []
         self.problems: list[Problem] = []
-        self.refuses = False
+        self.refuses: Exception | None = None
+        """What it answers to any problem."""
         self.down = False
         self.health: asyncio.Queue[bool | Exception] = asyncio.Queue()
         self.hold: asyncio.Event | None = None
@@ -83,8 +82,8 @@ class Evaluator:
     ) -> ProblemReport:
         if self.down:
             raise Unreachable("nobody at home")
-        if self.refuses:
-            raise ProblemRefused("its outputs are constant here")
+        if self.refuses is not None:
+            raise self.refuses
         self.problems.append(problem)
         return ProblemReport(problem_digest="d")
 
@@ -353,41 +352,6 @@ async def test_what_makes_no_sense_is_given_up(error: Exception) -> None:
     with pytest.raises(NotEvaluated):
         await pool.evaluate(request())
     assert len(one.requests) <= 3
-
-
-async def test_a_problem_is_registered_where_it_is_not_known() -> None:
-    one, two = Evaluator(), Evaluator()
-    two.down = True
-    pool = a_pool(one, two)
-    await pool.connect()
-    problem = Problem(source="p")
-    report = await pool.register(problem)
-    assert report.problem_digest == "d" and one.problems == [problem]
-    two.down = False
-    digest = next(iter(pool.endpoints[0].registered))
-    one.down = True
-    await pool.evaluate(request(problem_digest=digest))
-    assert two.problems == [problem]
-    # A store that was wiped says that it does not know it.
-    two.scripts = [UnknownProblem("never heard of it")]
-    await pool.evaluate(request(problem_digest=digest))
-    assert two.problems == [problem, problem]
-
-
-async def test_an_evaluator_that_refuses_what_others_took_is_left_out_of_it() -> None:
-    notices: list[Notice] = []
-    one, two = Evaluator(), Evaluator()
-    two.refuses = True
-    pool = a_pool(one, two, notices=notices)
-    await pool.connect()
-    await pool.register(Problem(source="p"))
-    digest = next(iter(pool.endpoints[0].registered))
-    for _ in range(4):
-        await pool.evaluate(request(problem_digest=digest), preferred="e1")
-    assert len(one.requests) == 4 and [notice.evaluator for notice in notices] == ["e1"]
-    one.refuses = True
-    with pytest.raises(ProblemRefused):
-        await pool.register(Problem(source="q"))
 
 
 async def test_a_wrong_token_ends_it_only_where_no_other_evaluator_takes_us() -> None:

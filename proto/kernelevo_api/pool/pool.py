@@ -23,6 +23,7 @@ from kernelevo_api.errors import (
     Draining,
     EvaluatorError,
     EvaluatorFault,
+    InvalidRequest,
     LimitTooHigh,
     ProblemRefused,
     QueueFull,
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     )
 
 _WAITING_STAGES = frozenset({None, Stage.ADMIT, Stage.QUEUE})
+_OF_THE_PROBLEM = (ProblemRefused, InvalidRequest, TooLarge, Unsupported)
+"""What an evaluator answers that is well and does not take a problem."""
 
 
 class EvaluatorPool:
@@ -253,8 +256,9 @@ class EvaluatorPool:
             with_seeds: have that one make candidates that need no model too.
 
         Raises:
-            ProblemRefused: it cannot be used.
-            NoEvaluator: nobody took it.
+            ProblemRefused, InvalidRequest, TooLarge, Unsupported: no evaluator takes it; the first one's word.
+            Unauthenticated: none takes anything from us.
+            NoEvaluator: nobody took it, and that is not the problem's doing.
         """
         digest = problem_digest(problem.source)
         self._problems[digest] = (problem, accept_refused)
@@ -263,9 +267,9 @@ class EvaluatorPool:
             *(self._register(one, digest, on_progress) for one in asked), return_exceptions=True
         )
         reports: list[tuple[Endpoint, ProblemReport]] = []
-        refusals = []
+        refusals: list[tuple[Endpoint, EvaluatorError]] = []
         for endpoint, result in zip(asked, results, strict=True):
-            if isinstance(result, ProblemRefused):
+            if isinstance(result, _OF_THE_PROBLEM):
                 refusals.append((endpoint, result))
             elif isinstance(result, EvaluatorError):
                 self._members.set_aside(endpoint, str(result))
@@ -275,6 +279,8 @@ class EvaluatorPool:
                 reports.append((endpoint, result))
         if not reports and refusals:
             raise refusals[0][1]
+        if not reports and isinstance(results[0], Unauthenticated) and len({type(one) for one in results}) == 1:
+            raise results[0]
         if not reports:
             raise NoEvaluator("no evaluator took the problem: " + "; ".join(one.trouble for one in asked))
         for endpoint, refusal in refusals:
@@ -307,7 +313,7 @@ class EvaluatorPool:
         asked = full.retry_delay.total_seconds() if full.retry_delay else self.settings.rest_s
         return asked * random.uniform(1.0, 1.25)  # noqa: S311
 
-    def _refuses(self, endpoint: Endpoint, digest: str, refusal: ProblemRefused) -> None:
+    def _refuses(self, endpoint: Endpoint, digest: str, refusal: EvaluatorError) -> None:
         endpoint.refused.add(digest)
         self._members.tell(Change.LEFT_OUT, endpoint.name, f"it refuses a problem that others took: {refusal}")
 

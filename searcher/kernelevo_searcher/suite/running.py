@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kernelevo_api.errors import CallRefused
 from kernelevo_api.pool import NoEvaluator, NotEvaluated
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Verdict
 from kernelevo_searcher import runs
@@ -175,7 +176,7 @@ class _Runner:
                 self._listener.ends(problem)
             elif not self._drain.asked:
                 self._waiting.append(task)
-        except (NoEvaluator, NotEvaluated) as error:
+        except (NoEvaluator, NotEvaluated, CallRefused) as error:
             # An evaluator that is gone is nobody's fault; one that answers, and yet cannot, failed at this problem.
             there = await answers(place)
             task.tries += there
