@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, UnknownProblem
+from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, StoreUnavailable, UnknownProblem
 from kernelevo_api.types import Problem, ProblemReport, Progress
 from kernelevo_evaluator import executor as executors
 from kernelevo_evaluator.admission import client_id_faults
@@ -78,8 +78,7 @@ class Audits:
         if faults:
             raise InvalidRequest(f"client_id {faults[0].description}", violations=faults)
         source = read_problem(request.problem, self._settings.maximum_source_bytes)
-        report = await self.stored(source.digest, request.accept_refused)
-        report = report or self._made_meanwhile(source.digest, request.accept_refused)
+        report = await self._registered(source, request.accept_refused)
 
         def told(stage: Stage, message: str, position: int | None) -> None:
             listener(Progress(stage=stage, message=message, time=datetime.now(UTC), queue_position=position))
@@ -89,6 +88,27 @@ class Audits:
         if request.with_seeds and not _has_looked_for_seeds(report):
             report = await self._wait(self._seed(source, report, request.client_id, told))
         return report
+
+    async def _registered(self, source: ProblemSource, accept_refused: bool) -> ProblemReport | None:
+        """The report of a problem that is kept from now on, if there is one."""
+        report = await self.stored(source.digest, accept_refused)
+        if report is not None:
+            try:
+                if await self._store.use_problem(source.digest):
+                    return report
+            except StoreUnavailable:
+                return report  # A store that cannot be written to is pruned by nobody.
+        made = self._recent.get(source.digest)
+        if made is None:
+            return report
+        # Not in the store, and yet made: on its way there just now, or taken out of it since.
+        await self._keep(source, made)
+        return _allowed(made, accept_refused)
+
+    def forget(self, digest: str) -> None:
+        """Keep no longer in memory what is not in the store any more."""
+        self._recent.pop(digest, None)
+        self._read.pop(digest, None)
 
     async def _wait(self, ticket: Ticket[ProblemReport]) -> ProblemReport:
         try:

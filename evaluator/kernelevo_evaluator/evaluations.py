@@ -23,6 +23,7 @@ from kernelevo_api.errors import (
     RequestIdReused,
     StoreUnavailable,
     UnknownEvaluation,
+    UnknownProblem,
 )
 from kernelevo_api.types import (
     BaselineKind,
@@ -312,7 +313,15 @@ class Evaluations:
         )
         if cached is not None:
             return await self._fulfilment.answer(accepted, cached, report)
-        await self._store.accept(accepted)
+        try:
+            await self._store.accept(accepted)
+        except UnknownProblem:
+            # Taken out of the store after it was read.
+            self._audits.forget(source.digest)
+            if request.problem is None:
+                raise
+            accepted, report = replace(accepted, request=request), None
+            await self._store.accept(accepted)
         opened = self._requests.open(accepted)
         self._spawn(self._fulfilment.carry(opened, request, admitted, report))
         return opened

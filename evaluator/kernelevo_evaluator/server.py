@@ -42,6 +42,8 @@ STREAMS_PER_CONNECTION = 1000
 CALLS_BEFORE_BEGUN = 4000
 """Calls, over all connections, that have come and are not begun; beyond it gRPC cancels new ones at random, and beyond twice as
 many all of them. Its own bound is a thousand, which a few connections that reset what they ask for fill in no time."""
+HANDSHAKE_S = 20.0
+"""How long a new connection may take until it speaks HTTP/2, TLS included."""
 PRUNE_EVERY_S = 600.0
 _LAST_ANSWERS_S = 2.0
 """How long calls that are being answered have to end once nothing runs any more."""
@@ -102,7 +104,7 @@ class EvaluatorServer:
         try:
             url = settings.database_url.get_secret_value() if settings.database_url is not None else None
             self._store = await Store.open(Path(settings.state_dir), url)
-            self._server = grpc.aio.server(interceptors=interceptors, options=_options())
+            self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings.connection_idle_s))
             # Before the executor: an address that is taken is known at once, not after devices were claimed.
             self._bound = address = bind(self._server, settings)
             metrics = Metrics()
@@ -217,7 +219,8 @@ class EvaluatorServer:
             assert self._store is not None
             try:
                 removed = await self._store.prune(days * 86_400 if days is not None else None, most)
-                _log.info("pruned", evaluations=removed) if removed else None
+                if removed:
+                    _log.info("pruned", evaluations=removed.evaluations, problems=removed.problems)
             except StoreUnavailable as error:
                 _log.warning("not pruned", message=error.message)
             await asyncio.sleep(PRUNE_EVERY_S)
@@ -230,7 +233,7 @@ class EvaluatorServer:
         self._health.set("", now)
 
 
-def _options() -> tuple[tuple[str, int], ...]:
+def _options(connection_idle_s: float) -> tuple[tuple[str, int], ...]:
     return (
         ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
@@ -243,4 +246,7 @@ def _options() -> tuple[tuple[str, int], ...]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.max_connection_idle_ms", round(connection_idle_s * 1e3)),
+        # Those that do not even say what they speak.
+        ("grpc.server_handshake_timeout_ms", round(min(connection_idle_s, HANDSHAKE_S) * 1e3)),
     )

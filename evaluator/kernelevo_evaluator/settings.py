@@ -80,10 +80,10 @@ class EvaluatorSettings(BaseSettings):
         "state folder",
     )
     keep_days: Annotated[float, pydantic.Field(gt=0)] | None = pydantic.Field(
-        None, description="days that evaluations are kept; empty: for ever"
+        None, description="days that evaluations, and problems that nobody uses, are kept; empty: for ever"
     )
     keep_bytes: Bytes | None = pydantic.Field(
-        None, description="most that recorded evaluations take up, the oldest go first; empty: no bound"
+        None, description="most that evaluations and problems take up, the oldest go first; empty: no bound"
     )
     sandbox: Literal["bubblewrap", "docker", "none"] = pydantic.Field(
         "bubblewrap", description="isolation; none only for code that one wrote oneself"
@@ -117,6 +117,11 @@ class EvaluatorSettings(BaseSettings):
     health: str = pydantic.Field(
         "",
         description="host:port of a plain health service and nothing else, for probes that speak no TLS; empty: none",
+    )
+
+    connection_idle_s: Seconds = pydantic.Field(
+        600.0,
+        description="seconds after which a connection without a call is closed; its client opens another when it asks",
     )
 
     # Queue

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
-from kernelevo_api.errors import EvaluatorFault, StoreUnavailable
+from kernelevo_api.errors import EvaluatorFault, StoreUnavailable, UnknownProblem
 from kernelevo_api.json import from_json, to_json
 from kernelevo_api.types import EvaluateRequest, Evaluation, Problem, ProblemReport, Verdict
-from kernelevo_evaluator import retention
+from kernelevo_evaluator import retention, stored_problems
 from kernelevo_evaluator.databases import PostgresDatabase, SqliteDatabase, StateFolder, StoreLocked
+from kernelevo_evaluator.retention import Pruned
 from kernelevo_evaluator.schema import (
     ABANDONED,
     ACCEPTED,
@@ -34,9 +35,8 @@ from kernelevo_evaluator.schema import (
     evaluations,
     facts,
     metadata,
-    problems,
-    reports,
     requests,
+    upgrade,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Store:
         insert = database.insert(requests)
         self._promise_statement = insert.on_conflict_do_update(
             index_elements=["request_id"],
-            set_={"state": insert.excluded.state, "owner": insert.excluded.owner},
+            set_={name: insert.excluded[name] for name in ("state", "owner", "request", "problem_digest")},
             where=own | (requests.c.state == ABANDONED),
         ).returning(requests.c.request_id)
 
@@ -150,6 +150,8 @@ class Store:
                 .on_conflict_do_nothing()
             )
             found = connection.execute(sa.select(facts.c.value).where(facts.c.name == "schema_version")).scalar()
+            if found is not None and found != str(SCHEMA_VERSION):
+                found = upgrade(connection, found)
         if found != str(SCHEMA_VERSION):
             raise StoreUnavailable(
                 f"the store is of version {found}, this evaluator reads {SCHEMA_VERSION}; "
@@ -169,40 +171,21 @@ class Store:
         """Store a problem and its report; a report of the same environment is replaced."""
 
         def write(connection: sa.Connection) -> None:
-            connection.execute(
-                self._database.insert(problems).values(digest=digest, problem=_dump(problem)).on_conflict_do_nothing()
-            )
-            values = {"problem_digest": digest, "environment": environment, "report": _dump(report)}
-            statement = self._database.insert(reports).values(values)
-            connection.execute(
-                statement.on_conflict_do_update(
-                    index_elements=["problem_digest", "environment"], set_={"report": values["report"]}
-                )
-            )
+            stored_problems.save(self._database, connection, digest, _dump(problem), environment, _dump(report))
 
         await self._run(self._writer, write)
 
+    async def use_problem(self, digest: str) -> bool:
+        """Note that a problem is used now, which keeps it; whether it is there."""
+        return await self._run(self._database.hasty, lambda connection: stored_problems.use(connection, digest))
+
     async def problem(self, digest: str) -> Problem | None:
         """The source of a problem."""
-
-        def read(connection: sa.Connection) -> Problem | None:
-            text = connection.execute(sa.select(problems.c.problem).where(problems.c.digest == digest)).scalar()
-            return from_json(json.loads(text), Problem) if text is not None else None
-
-        return await self._run(self._engine, read)
+        return await self._run(self._engine, lambda connection: stored_problems.problem(connection, digest))
 
     async def report(self, digest: str, environment: str) -> ProblemReport | None:
         """A problem's report, made in this environment."""
-
-        def read(connection: sa.Connection) -> ProblemReport | None:
-            text = connection.execute(
-                sa.select(reports.c.report).where(
-                    reports.c.problem_digest == digest, reports.c.environment == environment
-                )
-            ).scalar()
-            return from_json(json.loads(text), ProblemReport) if text is not None else None
-
-        return await self._run(self._engine, read)
+        return await self._run(self._engine, lambda connection: stored_problems.report(connection, digest, environment))
 
     # --- Requests
 
@@ -210,12 +193,18 @@ class Store:
         """Promise to carry a request out; one that was given up before is promised again.
 
         Raises:
+            UnknownProblem: it names a problem that is not stored, or not any more; nothing was promised.
             EvaluatorFault: another server carries it out.
         """
+        digest = accepted.request.problem_digest if accepted.request.problem is None else None
 
         def transaction() -> bool:
             self._database.assert_alive()
             with self._writer.begin() as connection:
+                if digest is not None and not stored_problems.use(connection, digest):
+                    raise UnknownProblem(
+                        f"the problem {digest} is not stored here; register it and send the request again"
+                    )
                 return self._promise(connection, accepted, ACCEPTED)
 
         if not await self._in_thread(transaction):
@@ -252,6 +241,7 @@ class Store:
             "state": state,
             "request": _dump(accepted.request),
             "accepted_at": time.time(),
+            "problem_digest": accepted.request.problem_digest if accepted.request.problem is None else None,
         }
         return connection.execute(self._promise_statement, values).first() is not None
 
@@ -341,16 +331,16 @@ class Store:
 
         await self._run(self._writer, write)
 
-    async def prune(self, older_than: float | None, maximum_bytes: int | None) -> int:
-        """Take out what was recorded more than `older_than` seconds ago, and the oldest beyond `maximum_bytes`, with
-        their requests; returns how many evaluations that is. What is accepted and not finished always stays."""
+    async def prune(self, older_than: float | None, maximum_bytes: int | None) -> Pruned:
+        """Take out what was recorded, or last used, more than `older_than` seconds ago, and the oldest beyond `maximum_bytes`:
+        evaluations with their requests, and problems that nothing goes by. What is accepted and not finished always stays."""
         before = time.time() - older_than if older_than is not None else 0.0
-        removed = 0
-        while True:
-            count = await self._run(self._writer, lambda connection: retention.prune(connection, before, maximum_bytes))
-            removed += count
-            if count < retention.AT_ONCE:
-                return removed
+        removed = Pruned()
+        while more := await self._run(
+            self._writer, lambda connection: retention.prune(connection, before, maximum_bytes)
+        ):
+            removed += more
+        return removed
 
     async def evaluation(self, evaluation_id: str) -> Evaluation | None:
         """What is recorded under an id."""

@@ -13,6 +13,7 @@ from scripted_executor import PROBLEM
 
 from kernelevo_api import errors
 from kernelevo_api.types import Candidate, EvaluateRequest, Evaluation, Problem, ProblemReport, Verdict
+from kernelevo_evaluator.retention import Pruned
 from kernelevo_evaluator.store import ABANDONED, ACCEPTED, DONE, AcceptedRequest, Store, StoreLocked
 
 if TYPE_CHECKING:
@@ -190,12 +191,12 @@ async def test_old_ones_go_first_and_what_is_not_finished_stays(stores: Stores) 
     page, _ = await store.page("", None, 10)
     with store._engine.connect() as connection:
         total = connection.execute(sa.text("SELECT sum(bytes) FROM evaluations")).scalar()
-    assert await store.prune(3600, total) == 0
-    assert await store.prune(None, total - 1) == 0  # the oldest is being carried out again
-    assert await store.prune(None, total // 2) == 2
-    assert (await store.page("", None, 10))[0] == [*page[:3], page[-1]]
+    assert not await store.prune(3600, total)
+    # Not the oldest: it is being carried out again.
+    assert await store.prune(None, total // 2) == Pruned(evaluations=3)
+    assert (await store.page("", None, 10))[0] == [*page[:2], page[-1]]
     assert await store.request(request_id=done[1].request_id) is None
-    assert await store.prune(-1.0, None) == 3
+    assert await store.prune(-1.0, None) == Pruned(evaluations=2)
     assert {one.request_id for one in await store.interrupted()} == {waiting.request_id, again.request_id}
 
 
