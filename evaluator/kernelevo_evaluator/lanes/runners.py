@@ -16,6 +16,7 @@ from kernelevo_api.types import SandboxEnd, SandboxEnding
 from kernelevo_evaluator.channel import AsyncChannel, ChannelError, socket_pair
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.lanes.quiet import Deadline
+from kernelevo_evaluator.languages.toolkit import cuda_root
 from kernelevo_evaluator.messages.codec import BUILD_REQUEST_LIMIT, MessageInvalid, encode
 from kernelevo_evaluator.messages.runner import Done, OpenDevice, Ready, decode_reply
 from kernelevo_sandbox import Ending, EndKind, Limits, Mount, SandboxError, SandboxSpec, interpreter_mounts
@@ -124,7 +125,10 @@ class RunnerPool:
         self._wanted = spares
         self._spares: list[HeldRunner] = []
         self._starting: set[asyncio.Task[None]] = set()
-        self._mounts = runner_mounts()
+        # A candidate may have the toolkit's compiler at hand (PyCUDA does).
+        toolkit = cuda_root() if gpu is not None else None
+        tools = (Mount(source=toolkit, target=str(toolkit)),) if toolkit is not None else ()
+        self._mounts = (*runner_mounts(), *tools)
         self._closed = False
 
     async def take(self, limits: RunnerLimits | None = None, label: str = "candidate") -> HeldRunner:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 FILES_FD, OBJECT_FD = 4, 5
 OBJECT_BYTES = 64 << 20
 """Largest shared object that is taken out of a build."""
-_VISIBLE = (Path("/usr"), Path("/opt"))
 # Where nothing isolates, /tmp is everybody's, and two builds at once would write over each other's files.
 _OWN_FOLDER = 'work=$(mktemp -d) || exit\ntrap \'rm -rf "$work"\' EXIT\ncd "$work" || exit\n'
 
@@ -207,11 +206,8 @@ class Builder:
             await process.kill()
 
     def _spec(self, recipe: Recipe, unpack: str, files_fd: int, object_fd: int, memory_bytes: int) -> SandboxSpec:
-        mounts = list(runner_mounts())
-        for folder in recipe.mounts:
-            shown = (*_VISIBLE, *(mount.source for mount in mounts))
-            if not any(folder.is_relative_to(one) for one in shown):
-                mounts.append(Mount(source=folder, target=str(folder)))
+        # A backend leaves out what it shows already: an image need not hold the toolkit, and has the host's.
+        tools = tuple(Mount(source=folder, target=str(folder)) for folder in recipe.mounts)
         script = f"{_OWN_FOLDER}{unpack}{recipe.script()}cat {OBJECT} >&{OBJECT_FD}\n"
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "/tmp", "LC_ALL": "C.UTF-8", "HOME": "/tmp"}
         return SandboxSpec(
@@ -225,7 +221,7 @@ class Builder:
                 output_bytes=1 << 20,
             ),
             fds={FILES_FD: files_fd, OBJECT_FD: object_fd},
-            mounts=tuple(mounts),
+            mounts=(*runner_mounts(), *tools),
             cpus=self._cpus,
             label="build",
         )
