@@ -9,10 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
+import shutil
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelevo_sandbox import owners
 from kernelevo_sandbox.contract import Guarantee, Sandbox, SandboxBroken, SandboxSpec, SandboxUnavailable
 from kernelevo_sandbox.plumbing import check, discard, pipe, rlimits
 from kernelevo_sandbox.spawning import Launcher, Request
@@ -21,6 +26,9 @@ from kernelevo_sandbox.watchdog import ProcTree
 
 if TYPE_CHECKING:
     from kernelevo_sandbox.contract import SandboxProcess
+
+_TEMPORARY = "kernelevo-none"
+"""Begins the name of a process' folder for temporary files; its owner's mark follows."""
 
 
 class NoSandbox(Sandbox):
@@ -38,7 +46,8 @@ class NoSandbox(Sandbox):
     async def start(self, spec: SandboxSpec) -> SandboxProcess:
         """Start `spec` with the caller's rights.
 
-        `mounts` must be where they already are: nothing can be mounted. /tmp is the host's.
+        `mounts` must be where they already are: nothing can be mounted. /tmp is the host's; a TMPDIR in `spec.env` becomes a
+        folder of its own, which is gone when the process is, however it ends.
         """
         if self._closed:
             raise SandboxBroken("this sandbox backend was closed")
@@ -49,7 +58,24 @@ class NoSandbox(Sandbox):
         started = time.monotonic()
         tree = ProcTree()
         tree.apply(spec.limits, spec.cpus)
-        cell = await self._launcher.cell(())
+        environment = dict(spec.env)
+        temporary: Path | None = None
+        if "TMPDIR" in environment:
+            try:
+                temporary = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}-{owners.mark()}-", dir=environment["TMPDIR"]))
+            except OSError as failure:
+                raise SandboxBroken(f"no folder for temporary files can be made: {failure}") from failure
+            environment["TMPDIR"] = str(temporary)
+
+        def ended(process: SupervisedProcess) -> None:
+            self._living.discard(process)
+            _remove(temporary)
+
+        try:
+            cell = await self._launcher.cell(())
+        except BaseException:
+            _remove(temporary)
+            raise
         try:
             with contextlib.ExitStack() as ours, contextlib.ExitStack() as read_ends:
                 stdout, stdout_end = pipe(ours, read_ends)
@@ -60,7 +86,7 @@ class NoSandbox(Sandbox):
                 await cell.execute(
                     Request(
                         argv=spec.argv,
-                        env=spec.env,
+                        env=environment,
                         fds={0: nothing, 1: stdout_end, 2: stderr_end, **spec.fds},
                         rlimits=rlimits(spec.limits, processes=None),
                         cpus=spec.cpus,
@@ -78,10 +104,11 @@ class NoSandbox(Sandbox):
                 stderr=stderr,
                 started=started,
                 label=spec.label,
-                on_end=self._living.discard,
+                on_end=ended,
             )
         except BaseException:
             await discard(cell, tree)
+            _remove(temporary)
             raise
         tree.attach(cell.pid, None)
         self._living.add(process)
@@ -93,11 +120,24 @@ class NoSandbox(Sandbox):
         return await probe(self, (), cpus)
 
     async def sweep(self) -> int:
-        """Nothing: processes end with the launcher, and nothing else is left behind."""
-        return 0
+        """Folders of owners that are no more; processes end with the launcher."""
+        name = re.compile(rf"{_TEMPORARY}-({owners.MARK})-")
+        left = [
+            place
+            for place in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}-*")
+            if (match := name.match(place.name)) and owners.dead(match.group(1))
+        ]
+        for place in left:
+            _remove(place)
+        return len(left)
 
     async def close(self) -> None:
         self._closed = True
         if self._living:
             await asyncio.gather(*(process.kill() for process in self._living), return_exceptions=True)
         await self._launcher.close()
+
+
+def _remove(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from kernelevo_sandbox import (
     cgroups,
     interpreter_mounts,
     open_sandbox,
+    owners,
 )
 from kernelevo_sandbox.bubblewrap import readable_by_others
 from kernelevo_sandbox.conformance import Kit
@@ -115,6 +117,39 @@ async def test_nothing_survives_a_killed_evaluator(backend: str) -> None:
         while groups_of(evaluator.pid):
             assert time.monotonic() < deadline, "control groups outlived the evaluator"
             await sandbox.sweep()
+        await sandbox.close()
+
+
+async def test_temporary_files_go_with_a_process_that_nothing_isolates(tmp_path: Path) -> None:
+    """However it ends; where its owner was killed, whoever sweeps later removes them."""
+    code = "import os, tempfile, time; print(tempfile.mkdtemp(), flush=True); time.sleep({})"
+
+    def spec(seconds: int) -> SandboxSpec:
+        return SandboxSpec(
+            argv=(sys.executable, "-I", "-S", "-c", code.format(seconds)),
+            env={"TMPDIR": "/tmp"},
+            limits=Limits(memory_bytes=256 << 20),
+        )
+
+    sandbox = NoSandbox()
+    try:
+        killed = await sandbox.start(spec(600))
+        while not (said := killed.output()[0].text()):
+            await asyncio.sleep(0.01)
+        inside = Path(said.strip())
+        assert inside.is_dir() and owners.mark() in str(inside.parent)
+        await killed.kill()
+        await (await sandbox.start(spec(0))).wait()
+        assert not list(Path("/tmp").glob(f"kernelevo-none-{owners.mark()}-*"))
+        dead = re.sub(r"t\d+$", "t1", owners.mark())
+        left = Path("/tmp") / f"kernelevo-none-{dead}-x"
+        left.mkdir()
+        mine = Path("/tmp") / f"kernelevo-none-{owners.mark()}-x"
+        mine.mkdir()
+        assert await sandbox.sweep() >= 1
+        assert not left.exists() and mine.exists()
+        mine.rmdir()
+    finally:
         await sandbox.close()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from kernelevo_evaluator.lanes.quiet import Quiet
 from kernelevo_evaluator.languages.builder import Builder
 from kernelevo_evaluator.languages.diagnostics import diagnostics, last_words
 from kernelevo_evaluator.messages.runner import BuildRequest
-from kernelevo_sandbox import BubblewrapSandbox, NoSandbox, SandboxUnavailable
+from kernelevo_sandbox import BubblewrapSandbox, NoSandbox, SandboxUnavailable, owners
 
 MEMORY = 512 << 20
 
@@ -236,6 +237,21 @@ async def test_builds_where_nothing_isolates_do_not_share_a_folder(tmp_path):
         sources = [f'extern "C" int answer() {{ return {n}; }}\n' for n in range(4)]
         results = await asyncio.gather(*(build(builder, source, seconds=60.0) for source in sources))
         assert [ctypes.CDLL(str(result.path)).answer() for result in results] == [0, 1, 2, 3]
+    finally:
+        await sandbox.close()
+
+
+async def test_a_build_that_nothing_isolates_leaves_nothing_when_it_is_ended(tmp_path):
+    sandbox = NoSandbox()
+    try:
+        builder = Builder(sandbox, Quiet(), tmp_path, 1, frozenset(os.sched_getaffinity(0)))
+        if not builder.available:
+            pytest.skip("no g++ on this host")
+        bomb = "template <int N, int M> struct G { typedef typename G<N-1, 2*M>::t a; typedef typename G<N-1, 2*M+1>::t b; };\n"
+        bomb += "template <int M> struct G<0, M> { typedef int t; }; G<26, 1>::a x;\n"
+        result = await build(builder, bomb, seconds=1.0)
+        assert result.path is None and result.ending.kind is SandboxEnd.KILLED
+        assert not list(Path("/tmp").glob(f"kernelevo-none-{owners.mark()}-*"))
     finally:
         await sandbox.close()
 
