@@ -3,7 +3,7 @@
 # VENV=…         the virtual environment that is made and used (default .venv)
 # PYTHON=…       the interpreter that makes it (default python3)
 # EVALUATIONS=…  how many evaluations the demo's search may spend
-# PYTEST_ARGS=…  more arguments for pytest, e.g. PYTEST_ARGS="-m 'not slow' -n 3", by three workers
+# PYTEST_ARGS=…  more arguments for pytest, e.g. PYTEST_ARGS="-m 'not slow' -n 2", by two workers
 
 VENV ?= .venv
 PYTHON ?= python3

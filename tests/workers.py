@@ -1,8 +1,8 @@
-"""How pytest-xdist's workers share the suite, where it is run with some (`-n 3`).
+"""How pytest-xdist's workers share the suite, where it is run with some (`-n 2`).
 
-What times kernels goes to one worker, so that nothing else that is timed runs beside it. What counts mounts, cgroups and
-containers of the whole host stays together likewise, and so does what starts Ray clusters, of which a host has one at a time.
-The rest is shared out by file.
+What times kernels goes to one worker, so that nothing else that is timed runs beside it: two cores have room for that and for
+one more test, so two workers suit them. What counts mounts, cgroups and containers of the whole host stays together likewise,
+and so does what starts Ray clusters, of which a host has one at a time. The rest is shared out by file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ FIRST_WORKER = "gw0"
 
 TOGETHER: dict[str, Sequence[str]] = {
     TIMED: (
+        "tests/cheats/test_cheats.py::test_by_the_clock_of_a_processor",
         "tests/evaluator/core/test_end_to_end.py",
         "tests/evaluator/core/test_problems.py",
         "tests/evaluator/core/test_profile.py",
@@ -53,10 +54,14 @@ def group_of(nodeid: str) -> str:
 
 
 class ByGroup(LoadScopeScheduling):
-    """Groups in the order of collection, to whichever worker is free; what is timed to the first worker, at once."""
+    """What is timed to the first worker, at once. The other groups to whichever is free, the last collected first.
+
+    So the searcher's tests, which mostly wait, run beside the timings that bear least beside them: those of the cheats, which
+    come first.
+    """
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
-        # Not by the number of tests, which says little about their time: many of the last files are quick.
+        # Not by the number of tests, which says little about their time.
         config.option.loadscopereorder = False
         super().__init__(config, log)
 
@@ -65,6 +70,6 @@ class ByGroup(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         is_first = node.gateway.id == FIRST_WORKER
-        wanted = next((name for name in self.workqueue if (name == TIMED) == is_first), next(iter(self.workqueue)))
-        self.workqueue.move_to_end(wanted, last=False)
+        wanted = next((name for name in reversed(self.workqueue) if (name == TIMED) == is_first), None)
+        self.workqueue.move_to_end(wanted or next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)

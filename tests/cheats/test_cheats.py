@@ -9,8 +9,12 @@ from table import CASES, of
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def _cases(device):
-    return [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else []) for case in of(device)]
+def _cases(device, *, timed=None):
+    return [
+        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else [])
+        for case in of(device)
+        if timed in (None, case.timed)
+    ]
 
 
 async def _both(bench, case):
@@ -20,7 +24,12 @@ async def _both(bench, case):
     assert is_passed(case, twin), f"its honest twin got {twin.answers}: {twin.told}"
 
 
-@pytest.mark.parametrize("case", _cases("cpu"))
+@pytest.mark.parametrize("case", _cases("cpu", timed=True))
+async def test_by_the_clock_of_a_processor(cpu_bench, case):
+    await _both(cpu_bench, case)
+
+
+@pytest.mark.parametrize("case", _cases("cpu", timed=False))
 async def test_on_a_processor(cpu_bench, case):
     await _both(cpu_bench, case)
 
