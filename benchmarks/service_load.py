@@ -4,7 +4,7 @@ some cancel, some go away and come back, some go away for good; the server is ki
     python benchmarks/service_load.py [--evaluations 500] [--clients 20] [--seed 1] [--device simulated]
 
 A simulated device makes its verdicts up and takes a tenth of a second for each; everything else is the real service.
-`--device cpu` judges for real.
+`--device cpu` judges for real, in real sandboxes, candidates of mixed verdicts of which most end before anything is timed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import results
 from load.audit import examine
 from load.campaign import carry_out
+from load.candidates import MADE_UP, REAL
 from load.requests import draw
 from server_process import Server, server
 
@@ -31,7 +32,8 @@ SETTINGS = {
     "simulated": {"simulated_s": 0.1, "simulated_lanes": 2},
     "cpu": {},
 }
-WORDS = {"simulated": "a simulated device", "cpu": "this processor"}
+MIXES = {"simulated": MADE_UP, "cpu": REAL}
+WORDS = {"simulated": "on a simulated device", "cpu": "in real sandboxes on this processor"}
 
 
 def main() -> int:
@@ -62,7 +64,7 @@ def main() -> int:
     for line in [*faults.lost, *faults.doubled, *faults.wrong, *complaints[:20]]:
         print(line, file=sys.stderr)
     if not options.no_save:
-        name = f"{options.evaluations} evaluations on {WORDS[options.device]} by {options.clients} clients, killed once"
+        name = f"{options.evaluations} evaluations {WORDS[options.device]} by {options.clients} clients, killed once"
         counts = {"lost": len(faults.lost), "doubled": len(faults.doubled), "wrong": len(faults.wrong)}
         figures: list[dict[str, Any]] = [
             {"figure": f"{name}: {what}", "value": count, "unit": "evaluations", "bound": "== 0"}
@@ -74,7 +76,7 @@ def main() -> int:
 
 async def _load(served: Server, options: argparse.Namespace) -> tuple[Course, Faults]:
     await served.ready()
-    asked = draw(options.seed, options.evaluations, options.clients, options.within)
+    asked = draw(options.seed, options.evaluations, options.clients, options.within, MIXES[options.device])
     course = await carry_out(served, asked, kill=True, tell=lambda line: print(line, flush=True))
     return course, await examine(served.address, asked, course, 10 * GRACE_S)
 

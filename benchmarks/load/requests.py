@@ -6,10 +6,16 @@ import random
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from fuzzing.messages import CANDIDATE, PROBLEM
+from fuzzing.messages import PROBLEM
 
-from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Problem, Verdict
+from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Problem
+from load.candidates import draw_source
+
+if TYPE_CHECKING:
+    from kernelevo_api.types import Verdict
+    from load.candidates import Mix
 
 
 class Fate(StrEnum):
@@ -26,14 +32,6 @@ class Fate(StrEnum):
 _FATES = {Fate.WAIT: 0.7, Fate.CANCEL: 0.1, Fate.COME_BACK: 0.1, Fate.LEAVE: 0.1}
 _REPEATED = 0.2
 """Share of requests whose content is that of an earlier one, mostly another client's."""
-
-# Each source deserves its verdict from a real device, and from a simulated one, which looks for the word.
-_SOURCES = {
-    Verdict.PASSED: CANDIDATE,
-    Verdict.OUTPUT_MISMATCH: CANDIDATE.replace("x + 1", "x + 2  # BROKEN"),
-    Verdict.COMPILE_ERROR: CANDIDATE.replace("class ModelNew", "class class"),
-}
-_SHARES = {Verdict.PASSED: 0.8, Verdict.OUTPUT_MISMATCH: 0.15, Verdict.COMPILE_ERROR: 0.05}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,11 @@ class Asked:
         return self.request.candidate.source
 
 
-def draw(seed: int, count: int, clients: int, within_s: float) -> list[Asked]:
+def draw(seed: int, count: int, clients: int, within_s: float, mix: Mix) -> list[Asked]:
     """`count` requests, shared out among the clients.
 
     Args:
+        mix: what the candidates deserve.
         within_s: those who cancel or go away do so within so many seconds, in so far as they do not wait for the work to run.
     """
     rng = random.Random(f"{seed}/load")
@@ -67,8 +66,7 @@ def draw(seed: int, count: int, clients: int, within_s: float) -> list[Asked]:
             before = rng.choice(found)
             source, deserved = before.source, before.deserved
         else:
-            deserved = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
-            source = f"{_SOURCES[deserved]}# {seed}/{number}\n"
+            deserved, source = draw_source(rng, mix, f"{seed}/{number}")
         request = EvaluateRequest(
             request_id=str(uuid.UUID(int=rng.getrandbits(128), version=4)),
             problem=Problem(source=PROBLEM),

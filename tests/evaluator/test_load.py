@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from load.audit import examine
 from load.campaign import carry_out
+from load.candidates import MADE_UP
 from load.requests import Fate, draw
 from server_process import SIMULATED, server
 
@@ -38,7 +39,7 @@ def served() -> Iterator[Server]:
 
 async def test_forty_evaluations_and_a_kill_lose_double_and_mistake_nothing(served: Server) -> None:
     await served.ready()
-    asked = draw(seed=3, count=40, clients=20, within_s=1.0)
+    asked = draw(seed=3, count=40, clients=20, within_s=1.0, mix=MADE_UP)
     course = await carry_out(served, asked, kill=True)
     assert course.killed_after is not None
     assert 20 <= course.killed_after < 40
@@ -70,4 +71,4 @@ async def test_forty_evaluations_and_a_kill_lose_double_and_mistake_nothing(serv
 
 
 def test_the_same_seed_asks_the_same() -> None:
-    assert draw(1, 50, 5, 1.0) == draw(1, 50, 5, 1.0) != draw(2, 50, 5, 1.0)
+    assert draw(1, 50, 5, 1.0, MADE_UP) == draw(1, 50, 5, 1.0, MADE_UP) != draw(2, 50, 5, 1.0, MADE_UP)
