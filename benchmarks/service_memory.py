@@ -2,8 +2,9 @@
 
     python benchmarks/service_memory.py [--cached 5000] [--evaluated 500]
 
-The candidates are small ones of mixed verdicts, of which most end before anything is timed. The server's resident memory is read fifty
-times in each part, evenly. Growth is the mean of the last tenth of these over the value after the first tenth. Runners, referees and builds are processes of their own and end with their evaluation.
+The candidates are small ones of mixed verdicts, of which most end before anything is timed. The server's resident memory is read
+fifty times in each part, evenly. Growth is the mean of the last tenth of these over the value after the first tenth. Runners,
+referees and builds are processes of their own and end with their evaluation.
 """
 
 from __future__ import annotations

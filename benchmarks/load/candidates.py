@@ -16,7 +16,7 @@ Mix: TypeAlias = Mapping[Verdict, float]
 """Shares of candidates, by what they deserve."""
 
 MADE_UP: Mix = {Verdict.PASSED: 0.8, Verdict.OUTPUT_MISMATCH: 0.15, Verdict.COMPILE_ERROR: 0.05}
-"""For a simulated device, whose verdicts all cost the same: it looks for the word BROKEN. What does not parse never reaches it."""
+"""For a simulated device, whose verdicts cost the same: it looks for the word BROKEN, and sees nothing that does not parse."""
 REAL: Mix = {
     Verdict.PASSED: 0.06,
     Verdict.OUTPUT_MISMATCH: 0.4,

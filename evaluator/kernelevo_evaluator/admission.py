@@ -35,25 +35,17 @@ from kernelevo_api.types import (
     Verdict,
 )
 from kernelevo_evaluator.executor import ExecutorFacts, Job, ProblemSource
-from kernelevo_evaluator.findings import look
-from kernelevo_evaluator.languages.recognise import recognise
-from kernelevo_evaluator.sources import SourceError, digest_of, parse
+from kernelevo_evaluator.sources import SourceError, digest_of
 
 if TYPE_CHECKING:
     from kernelevo_api.types import ProblemReport
+    from kernelevo_evaluator.apart import Reader
+    from kernelevo_evaluator.shown import Shown
 
 MAXIMUM_CLIENT_ID = 128
 SHOWN_KEPT = 256
 """Sources of which is kept in memory what they show; not the sources themselves."""
 _DIGEST_LENGTH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a source shows without being run."""
-
-    language: Language
-    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +60,11 @@ class Admitted:
 class Admission:
     """Holds requests against what this evaluator offers."""
 
-    def __init__(self, facts: ExecutorFacts, evaluator_version: str, maximum_source_bytes: int) -> None:
+    def __init__(self, facts: ExecutorFacts, evaluator_version: str, maximum_source_bytes: int, reader: Reader) -> None:
         self._facts = facts
         self._version = evaluator_version
         self._maximum_source_bytes = maximum_source_bytes
+        self._reader = reader
         self._environment = self._environment_key()
         self._shown: OrderedDict[str, Shown | SourceError] = OrderedDict()
 
@@ -99,7 +92,7 @@ class Admission:
                 violations=[FieldViolation("effort", "not offered")],
             )
 
-    def resolve(
+    async def resolve(
         self, request: EvaluateRequest, problem: ProblemSource, report: ProblemReport, evaluation_id: str
     ) -> Admitted | Evaluation:
         """The job with every choice made, or the evaluation of a candidate that needs no run to be judged. The report may
@@ -107,6 +100,7 @@ class Admission:
 
         Raises:
             Unsupported: a language that this evaluator does not offer.
+            EvaluatorFault: nobody could be had to read a long source.
             InvalidRequest: a language was asked for that the problem's policy rules out.
         """
         assert request.candidate is not None
@@ -120,7 +114,7 @@ class Admission:
             baseline=request.baseline or BaselineKind.EAGER,
             language=request.candidate.language,
         )
-        shown = self._look(evaluation.candidate_digest, request.candidate.source)
+        shown = await self._look(request.candidate.source)
         if isinstance(shown, SourceError):
             return _compile_error(evaluation, shown)
         findings = shown.findings
@@ -140,8 +134,7 @@ class Admission:
             )
         baseline_language = None
         if request.baseline_candidate is not None:
-            source = request.baseline_candidate.source
-            other = self._look(digest_of(source), source)
+            other = await self._look(request.baseline_candidate.source)
             if isinstance(other, SourceError):
                 raise InvalidRequest(
                     f"the baseline candidate cannot be compiled: {other}",
@@ -250,16 +243,16 @@ class Admission:
             violations=[FieldViolation("device", "not offered")],
         )
 
-    def _look(self, digest: str, source: str) -> Shown | SourceError:
+    async def _look(self, source: str) -> Shown | SourceError:
         """What a source shows; searches send the same ones again and again."""
-        if digest in self._shown:
+        digest = digest_of(source)
+        shown = self._shown.get(digest)
+        if shown is None:
+            shown = self._shown[digest] = await self._reader.show(source)
+            if len(self._shown) > SHOWN_KEPT:
+                self._shown.popitem(last=False)
+        else:
             self._shown.move_to_end(digest)
-            return self._shown[digest]
-        tree = parse(source)
-        shown = tree if isinstance(tree, SourceError) else Shown(recognise(tree), look(tree))
-        self._shown[digest] = shown
-        if len(self._shown) > SHOWN_KEPT:
-            self._shown.popitem(last=False)
         return shown
 
     def _language(

@@ -14,10 +14,11 @@ from kernelevo_evaluator import executor as executors
 from kernelevo_evaluator.admission import client_id_faults
 from kernelevo_evaluator.executor import MAKES_NO_SEEDS, NO_SEED
 from kernelevo_evaluator.faults import once_more
-from kernelevo_evaluator.problem import read_problem
+from kernelevo_evaluator.sources import digest_of
 
 if TYPE_CHECKING:
     from kernelevo_api.types import EvaluateRequest, Limits, RegisterProblemRequest, Stage
+    from kernelevo_evaluator.apart import Reader
     from kernelevo_evaluator.executor import Executor, ProblemSource, ProgressCallback
     from kernelevo_evaluator.requests import OpenRequest, ProgressListener
     from kernelevo_evaluator.scheduler import Listener, Scheduler, Ticket
@@ -48,6 +49,7 @@ class Audits:
         executor: Executor,
         scheduler: Scheduler,
         store: Store,
+        reader: Reader,
         settings: EvaluatorSettings,
         environment: str,
         limits: Limits,
@@ -56,6 +58,7 @@ class Audits:
         self._executor = executor
         self._scheduler = scheduler
         self._store = store
+        self._reader = reader
         self._settings = settings
         self._environment = environment
         self._limits = limits
@@ -77,7 +80,7 @@ class Audits:
         faults = client_id_faults(request.client_id)
         if faults:
             raise InvalidRequest(f"client_id {faults[0].description}", violations=faults)
-        source = read_problem(request.problem, self._settings.maximum_source_bytes)
+        source = await self._reader.problem(request.problem, self._settings.maximum_source_bytes)
         report = await self._registered(source, request.accept_refused)
 
         def told(stage: Stage, message: str, position: int | None) -> None:
@@ -149,19 +152,17 @@ class Audits:
         Raises:
             UnknownProblem, ProblemRefused, TooLarge
         """
-        maximum = self._settings.maximum_source_bytes
-        if request.problem is not None:
-            return read_problem(request.problem, maximum)
         digest = request.problem_digest or ""
-        if digest in self._read:
+        if request.problem is not None:
+            digest = digest_of(request.problem.source)
+        read = self._read.get(digest)
+        if read is not None and (request.problem is None or request.problem.name in ("", read.name)):
             self._read.move_to_end(digest)
-            return self._read[digest]
-        stored = await self._store.problem(digest)
-        if stored is None:
-            raise UnknownProblem(
-                f"the problem {request.problem_digest} is not stored here; register it and send the request again"
-            )
-        self._read[digest] = read = read_problem(stored, maximum)
+            return read
+        problem = request.problem or await self._store.problem(digest)
+        if problem is None:
+            raise UnknownProblem(f"the problem {digest} is not stored here; register it and send the request again")
+        self._read[digest] = read = await self._reader.problem(problem, self._settings.maximum_source_bytes)
         if len(self._read) > READ_KEPT:
             self._read.popitem(last=False)
         return read

@@ -38,6 +38,7 @@ from kernelevo_api.types import (
 )
 from kernelevo_evaluator import pages
 from kernelevo_evaluator.admission import Admission, Admitted, content_key, is_digest
+from kernelevo_evaluator.apart import Reader
 from kernelevo_evaluator.audits import Audits
 from kernelevo_evaluator.fulfilment import Fulfilment, work_key
 from kernelevo_evaluator.requests import OpenRequest, OpenRequests
@@ -81,7 +82,8 @@ class Evaluations:
         self._store = store
         self._settings = settings
         self._version = evaluator_version
-        self._admission = Admission(facts, evaluator_version, settings.maximum_source_bytes)
+        reader = Reader()
+        self._admission = Admission(facts, evaluator_version, settings.maximum_source_bytes, reader)
         self._scheduler = Scheduler(
             lambda: executor.concurrency, settings.queue_capacity, settings.queue_capacity_per_client
         )
@@ -98,6 +100,7 @@ class Evaluations:
             executor=executor,
             scheduler=self._scheduler,
             store=store,
+            reader=reader,
             settings=settings,
             environment=self._admission.environment_key(),
             limits=facts.default_limits,
@@ -292,7 +295,7 @@ class Evaluations:
         source = await self._audits.problem_of(request)
         report = await self._audits.known(source.digest, request.accept_refused_problem)
         evaluation_id = before.evaluation_id if before is not None else str(uuid.uuid4())
-        admitted = self._admission.resolve(request, source, report or ProblemReport(), evaluation_id)
+        admitted = await self._admission.resolve(request, source, report or ProblemReport(), evaluation_id)
         cached = None
         if isinstance(admitted, Admitted) and not request.fresh:
             cached = await self._fulfilment.known(admitted.cache_key)

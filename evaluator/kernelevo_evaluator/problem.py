@@ -54,15 +54,7 @@ def read_problem(problem: Problem, maximum_bytes: int) -> ProblemSource:
         TooLarge: the source is longer than `maximum_bytes`.
         ProblemRefused: it is no problem; each violation names a line and what to do.
     """
-    if len(problem.name) > MAXIMUM_NAME:
-        fault = FieldViolation("problem.name", f"is longer than {MAXIMUM_NAME} characters")
-        raise InvalidRequest(f"{fault.field} {fault.description}", violations=[fault])
-    size = len(problem.source.encode())
-    if size > maximum_bytes:
-        raise TooLarge(
-            f"the problem has {size} bytes; this evaluator takes {maximum_bytes}",
-            violations=[FieldViolation(FIELD, f"{size} bytes")],
-        )
+    check_problem(problem, maximum_bytes)
     tree = parse(problem.source)
     if isinstance(tree, SourceError):
         raise _refused([str(tree)])
@@ -77,6 +69,23 @@ def read_problem(problem: Problem, maximum_bytes: int) -> ProblemSource:
     return ProblemSource(
         source=problem.source, digest=digest_of(problem.source), name=problem.name or _title(tree), policy=policy
     )
+
+
+def check_problem(problem: Problem, maximum_bytes: int) -> None:
+    """Refuse what need not be read for that.
+
+    Raises:
+        InvalidRequest, TooLarge: as `read_problem`.
+    """
+    if len(problem.name) > MAXIMUM_NAME:
+        fault = FieldViolation("problem.name", f"is longer than {MAXIMUM_NAME} characters")
+        raise InvalidRequest(f"{fault.field} {fault.description}", violations=[fault])
+    size = len(problem.source.encode())
+    if size > maximum_bytes:
+        raise TooLarge(
+            f"the problem has {size} bytes; this evaluator takes {maximum_bytes}",
+            violations=[FieldViolation(FIELD, f"{size} bytes")],
+        )
 
 
 def _refused(complaints: list[str]) -> ProblemRefused:

@@ -42,7 +42,7 @@ def parse(source: str) -> ast.Module | SourceError:
         excerpt = lines[at - 1][:200] if at and at <= len(lines) else ""
         return SourceError(f"{type(error).__name__}: {error.msg}", at, excerpt)
     except (RecursionError, MemoryError):
-        return SourceError("the source is nested too deeply to be parsed")
+        return SourceError("the source is nested too deeply, or too large, to be parsed")
     except ValueError as error:
         return SourceError(str(error))
 
