@@ -167,6 +167,18 @@ class Audits:
             self._read.popitem(last=False)
         return read
 
+    def remembered(self, request: EvaluateRequest) -> tuple[ProblemSource, ProblemReport] | None:
+        """As `problem_of` and `known`, of what is in memory; `None` for a problem that is brought along, or refused."""
+        digest = request.problem_digest or ""
+        source, report = self._read.get(digest), self._recent.get(digest)
+        if request.problem is not None or source is None or report is None:
+            return None
+        try:
+            report = _allowed(report, request.accept_refused_problem)
+        except ProblemRefused:
+            return None
+        return (source, report) if report is not None else None
+
     async def report_for(self, opened: OpenRequest, accept_refused: bool, source: ProblemSource) -> ProblemReport:
         """The report that an accepted request waits for."""
         report = self._made_meanwhile(source.digest, accept_refused)

@@ -27,8 +27,9 @@ _CERTIFICATE_NAMES = ("x509_subject_alternative_name", "x509_common_name")
 class Gate:
     """Tells callers apart. `entries` may be exchanged while calls are answered."""
 
-    def __init__(self, entries: Iterable[TokenEntry] | None) -> None:
-        """`entries`: `None` where no token is asked for."""
+    def __init__(self, entries: Iterable[TokenEntry] | None, *, certificates: bool = True) -> None:
+        """`entries`: `None` where no token is asked for. `certificates`: whether clients are asked for any."""
+        self._certificates = certificates
         self.entries = tuple(entries) if entries is not None else None
 
     @property
@@ -54,6 +55,8 @@ class Gate:
         """The proved name of who makes a call; `None` where nothing was asked to be proved."""
         if self.entries is not None:
             return self.named(context.invocation_metadata())
+        if not self._certificates:
+            return None
         proved = context.auth_context()
         for kind in _CERTIFICATE_NAMES:
             for value in proved.get(kind, ()):

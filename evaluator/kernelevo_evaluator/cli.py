@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -255,7 +256,10 @@ async def _start(settings: EvaluatorSettings) -> tuple[EvaluatorServer, str]:
     try:
         # The server makes the executor once the state folder is its own, and then owns it.
         server = EvaluatorServer(prepared.make, settings, from_environment(evaluator_version()))
-        return server, await server.start()
+        address = await server.start()
+        # What is there by now stays: no call waits while the collector looks through it.
+        gc.freeze()
+        return server, address
     except BaseException:
         await prepared.discard()
         raise

@@ -223,6 +223,35 @@ class Evaluations:
         """
         return await self._audits.register(request, listener)
 
+    async def answer(self, request: EvaluateRequest) -> Evaluation | None:
+        """The evaluation of a new request that can be answered from memory, as most of a busy search's can: in one step of the
+        store. `None` where there is more to it: `evaluate` says what.
+
+        Raises:
+            CallRefused: as `evaluate`.
+        """
+        known = self._audits.remembered(request) if not request.fresh and not self._scheduler.draining else None
+        if known is None:
+            return None
+        self._admission.check(request)
+        async with self._requests.lock(request.request_id):
+            if request.request_id in self._requests:
+                return None
+            source, report = known
+            admitted = await self._admission.resolve(request, source, report, str(uuid.uuid4()))
+            cached = self._fulfilment.remembered(admitted.cache_key) if isinstance(admitted, Admitted) else None
+            if cached is None or not isinstance(admitted, Admitted):
+                return None
+            accepted = AcceptedRequest(
+                request_id=request.request_id,
+                evaluation_id=admitted.job.evaluation_id,
+                client_id=request.client_id,
+                content=content_key(request),
+                state=ACCEPTED,
+                request=request,
+            )
+            return await self._fulfilment.answer_new(accepted, cached, report)
+
     async def evaluate(self, request: EvaluateRequest, listener: ProgressListener) -> Evaluation:
         """Join, replay or carry out a request. Being cancelled here detaches one stream, and the grace period begins.
 

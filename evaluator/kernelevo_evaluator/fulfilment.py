@@ -136,6 +136,21 @@ class Fulfilment:
                 self._remember(cache_key, replace(found, from_cache=True))
         return found
 
+    def remembered(self, cache_key: str) -> Evaluation | None:
+        """As `known`, of those in memory."""
+        return self._recent.get(cache_key)
+
+    async def answer_new(
+        self, accepted: AcceptedRequest, cached: Evaluation, report: ProblemReport
+    ) -> Evaluation | None:
+        """As `answer`, where no request of this id was ever seen; else `None`, and nothing has happened."""
+        own = replace(_as_of(accepted, cached, report), from_cache=True)
+        if not await self._store.answer_new(accepted, own):
+            return None
+        with self._telemetry.evaluation(accepted):
+            self._note(own, accepted, cached.evaluation_id)
+        return own
+
     async def answer(self, accepted: AcceptedRequest, cached: Evaluation, report: ProblemReport | None) -> Evaluation:
         """A request whose evaluation is known: answered and stored in one step.
 

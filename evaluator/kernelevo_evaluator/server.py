@@ -94,7 +94,10 @@ class EvaluatorServer:
             ListenError, TokensInvalid, StoreLocked, StoreUnavailable, SandboxUnavailable
         """
         settings = self._settings
-        self._gate = gate = Gate(read_tokens(settings.token_file) if settings.token_file else None)
+        self._gate = gate = Gate(
+            read_tokens(settings.token_file) if settings.token_file else None,
+            certificates=settings.tls_client_ca is not None,
+        )
         asked = [TokenInterceptor(gate)] if settings.token_file else []
         interceptors: list[grpc.aio.ServerInterceptor] = [
             *asked,

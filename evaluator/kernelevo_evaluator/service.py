@@ -31,6 +31,7 @@ from kernelevo_api.types import (
     RegisterProblemRequest,
 )
 from kernelevo_api.wire import from_message, to_message
+from kernelevo_evaluator.written import Written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -58,6 +59,7 @@ class EvaluatorService(evaluator_pb2_grpc.EvaluatorServiceServicer):
     def __init__(self, evaluations: Evaluations, gate: Gate) -> None:
         self._evaluations = evaluations
         self._gate = gate
+        self._written = Written()
 
     async def GetCapabilities(self, request: pb.GetCapabilitiesRequest, context: Context) -> pb.GetCapabilitiesResponse:
         async with _answering(context):
@@ -80,13 +82,14 @@ class EvaluatorService(evaluator_pb2_grpc.EvaluatorServiceServicer):
 
     async def Evaluate(self, request: pb.EvaluateRequest, context: Context) -> None:  # type: ignore[override]
         async with _answering(context):
-            events = _Events()
             plain = _read(request, EvaluateRequest)
             plain = replace(plain, client_id=self._client(context, plain.client_id))
-            evaluation = await self._stream(
-                context, self._evaluations.evaluate(plain, events.put), events, pb.EvaluateResponse
-            )
-            await context.write(pb.EvaluateResponse(evaluation=_message(evaluation, pb.Evaluation)))
+            evaluation = await self._evaluations.answer(plain)
+            if evaluation is None:
+                events = _Events()
+                work = self._evaluations.evaluate(plain, events.put)
+                evaluation = await self._stream(context, work, events, pb.EvaluateResponse)
+            await context.write(pb.EvaluateResponse(evaluation=self._written.message(evaluation)))
 
     async def GetEvaluation(self, request: pb.GetEvaluationRequest, context: Context) -> pb.GetEvaluationResponse:
         async with _answering(context):

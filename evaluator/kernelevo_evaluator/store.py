@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 
 from kernelevo_api.errors import EvaluatorFault, StoreUnavailable, UnknownProblem
-from kernelevo_api.json import from_json, to_json
+from kernelevo_api.json import from_json
 from kernelevo_api.types import EvaluateRequest, Evaluation, Problem, ProblemReport, Verdict
 from kernelevo_evaluator import retention, stored_problems
 from kernelevo_evaluator.databases import PostgresDatabase, SqliteDatabase, StateFolder, StoreLocked
@@ -38,6 +38,7 @@ from kernelevo_evaluator.schema import (
     requests,
     upgrade,
 )
+from kernelevo_evaluator.written import Written, dump
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,9 +100,13 @@ class Store:
         self._folder = folder
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="store-read")
         self._writers = ThreadPoolExecutor(database.writers, thread_name_prefix="store-write")
+        self._written = Written()
         self.instance_id = folder.instance_id
         own = (requests.c.owner == self.instance_id) & (requests.c.state == ACCEPTED)
         insert = database.insert(requests)
+        self._new_statement = insert.on_conflict_do_nothing(index_elements=["request_id"]).returning(
+            requests.c.request_id
+        )
         self._promise_statement = insert.on_conflict_do_update(
             index_elements=["request_id"],
             set_={name: insert.excluded[name] for name in ("state", "owner", "request", "problem_digest")},
@@ -171,7 +176,7 @@ class Store:
         """Store a problem and its report; a report of the same environment is replaced."""
 
         def write(connection: sa.Connection) -> None:
-            stored_problems.save(self._database, connection, digest, _dump(problem), environment, _dump(report))
+            stored_problems.save(self._database, connection, digest, dump(problem), environment, dump(report))
 
         await self._run(self._writer, write)
 
@@ -210,6 +215,21 @@ class Store:
         if not await self._in_thread(transaction):
             await self._take_over(accepted)
 
+    async def answer_new(self, accepted: AcceptedRequest, evaluation: Evaluation) -> bool:
+        """As `answer`, for a request that was perhaps never seen: whether it was not. Else nothing is written."""
+        text = self._written.text(evaluation)
+
+        def transaction() -> bool:
+            self._database.assert_alive()
+            with self._database.hasty.begin() as connection:
+                values = self._values(accepted, DONE)
+                new = connection.execute(self._new_statement, values).first() is not None
+                if new:
+                    _record(connection, evaluation, None, text, new=True)
+                return new
+
+        return await self._in_thread(transaction)
+
     async def answer(self, accepted: AcceptedRequest, evaluation: Evaluation) -> None:
         """Write a request together with its end, for one whose evaluation is known. Nothing is lost where the host's power takes
         this back: sent again, the request is answered again.
@@ -217,13 +237,14 @@ class Store:
         Raises:
             EvaluatorFault: another server carries it out.
         """
+        text = self._written.text(evaluation)
 
         def transaction() -> bool:
             self._database.assert_alive()
             with self._database.hasty.begin() as connection:
                 promised = self._promise(connection, accepted, DONE)
                 if promised:
-                    _record(connection, evaluation, None)
+                    _record(connection, evaluation, None, text)
                 return promised
 
         if not await self._in_thread(transaction):
@@ -232,18 +253,20 @@ class Store:
 
     def _promise(self, connection: sa.Connection, accepted: AcceptedRequest, state: str) -> bool:
         """Write a request in this state, unless another server has it or it is done; whether it was written."""
-        values = {
+        return connection.execute(self._promise_statement, self._values(accepted, state)).first() is not None
+
+    def _values(self, accepted: AcceptedRequest, state: str) -> dict[str, Any]:
+        return {
             "request_id": accepted.request_id,
             "evaluation_id": accepted.evaluation_id,
             "owner": self.instance_id,
             "client_id": accepted.client_id,
             "content": accepted.content,
             "state": state,
-            "request": _dump(accepted.request),
+            "request": dump(accepted.request),
             "accepted_at": time.time(),
             "problem_digest": accepted.request.problem_digest if accepted.request.problem is None else None,
         }
-        return connection.execute(self._promise_statement, values).first() is not None
 
     async def _take_over(self, accepted: AcceptedRequest) -> None:
         """Make a request one's own that a dead server accepted.
@@ -327,7 +350,7 @@ class Store:
             )
             if ended.rowcount == 0:
                 return  # Another server took it over and records its own: one request, one evaluation.
-            _record(connection, evaluation, key)
+            _record(connection, evaluation, key, dump(evaluation))
 
         await self._run(self._writer, write)
 
@@ -392,13 +415,11 @@ def _unavailable(work: Callable[[], T]) -> T:
         raise StoreUnavailable(f"the evaluator's store cannot be used: {cause}") from error
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(to_json(value), allow_nan=False, separators=(",", ":"))
-
-
-def _record(connection: sa.Connection, evaluation: Evaluation, cache_key: str | None) -> None:
-    connection.execute(_FORGET_EVALUATION, {"id": evaluation.evaluation_id})
-    text = _dump(evaluation)
+def _record(
+    connection: sa.Connection, evaluation: Evaluation, cache_key: str | None, text: str, *, new: bool = False
+) -> None:
+    if not new:
+        connection.execute(_FORGET_EVALUATION, {"id": evaluation.evaluation_id})
     values = {
         "evaluation_id": evaluation.evaluation_id,
         "problem_digest": evaluation.problem_digest,

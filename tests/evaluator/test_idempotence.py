@@ -56,6 +56,44 @@ class TestIdempotence:
             with pytest.raises(errors.RequestIdReused):
                 await client.evaluate(dataclasses.replace(asked, **change))
 
+    async def test_what_is_known_in_memory_is_answered_in_one_step(
+        self, host: Any, make_request: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = await host.start()
+        first = await client.evaluate(make_request())
+        looked: list[str] = []
+        store = host.server._store
+        look = store.request
+
+        async def seen(**asked: Any) -> Any:
+            looked.append(asked["request_id"])
+            return await look(**asked)
+
+        monkeypatch.setattr(store, "request", seen)
+        asked = make_request(problem=None, problem_digest=DIGEST)
+        cached = await client.evaluate(asked)
+        assert cached == dataclasses.replace(
+            first,
+            evaluation_id=cached.evaluation_id,
+            request_id=asked.request_id,
+            created_at=cached.created_at,
+            from_cache=True,
+        )
+        assert cached.evaluation_id != first.evaluation_id
+        assert looked == []
+        assert await client.get_evaluation(evaluation_id=cached.evaluation_id) == cached
+        # The id is as good as any other's from then on.
+        assert await client.evaluate(asked) == cached
+        with pytest.raises(errors.RequestIdReused):
+            await client.evaluate(dataclasses.replace(asked, skip_timing=True))
+        fresh = await client.evaluate(make_request(problem=None, problem_digest=DIGEST, fresh=True))
+        assert not fresh.from_cache
+        assert host.executor.started == ["passed"] * 2
+        await host.stop()
+        client = await host.start()
+        assert await client.evaluate(asked) == cached
+        assert [one.request_id async for one in client.list_evaluations()].count(asked.request_id) == 1
+
     async def test_two_equal_requests_at_once_run_once(self, host: Any, make_request: Any) -> None:
         client = await host.start()
         streams = [host.ask(make_request("passed hold"), client) for _ in range(3)]
