@@ -1,4 +1,7 @@
-"""The Grafana dashboard names metrics and labels that an evaluator exports, and leaves none out."""
+"""The Grafana dashboard is one by Grafana's own schema, names metrics and labels that an evaluator exports, and leaves none out.
+
+What its queries find is asked of a real Prometheus in tests/evaluator/test_dashboard_queries.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,8 +23,10 @@ from kernelevo_api.types import (
     Device,
     DeviceKind,
     Evaluation,
+    Guarantee,
     Language,
     QueueState,
+    SandboxInfo,
     Stage,
     StageTime,
     Timeline,
@@ -41,7 +49,8 @@ def exported() -> dict[str, set[str]]:
     metrics.fault()
     metrics.waited(1.0)
     device = Device(id="gpu0", name="GPU", kind=DeviceKind.CUDA, healthy=True)
-    found = Capabilities(devices=(device,), queue=QueueState(lanes=1))
+    sandbox = SandboxInfo(backend="none", guarantees=(Guarantee(name="network", holds=True),))
+    found = Capabilities(devices=(device,), queue=QueueState(lanes=1), sandbox=sandbox)
     executor: Any = SimpleNamespace(lane_states={"gpu0": LaneState.IDLE}, warm_runners={"gpu0": 1})
     metrics.watch(executor, lambda: found, lambda: True)
     families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
@@ -51,6 +60,29 @@ def exported() -> dict[str, set[str]]:
 def expressions() -> list[tuple[str, str]]:
     """What each curve is, and its legend."""
     return [(one["expr"], one["legendFormat"]) for panel in DASHBOARD["panels"] for one in panel["targets"]]
+
+
+def test_grafana_s_own_types_hold_all_of_it() -> None:
+    """The types are made from Grafana's schema. What they do not know, or know as something else, would be lost on the way."""
+    plugins.register_default_plugins()
+    read = Dashboard.from_json(DASHBOARD)
+    assert [type(panel).__name__ for panel in read.panels] == ["Panel"] * len(DASHBOARD["panels"])
+    targets = {type(target).__module__ for panel in read.panels for target in panel.targets}
+    assert targets == {"grafana_foundation_sdk.models.prometheus"}
+    _kept(DASHBOARD, json.loads(json.dumps(read, cls=JSONEncoder)), "")
+
+
+def _kept(given: Any, written: Any, where: str) -> None:
+    if isinstance(given, dict):
+        assert set(given) <= set(written), where
+        for name, value in given.items():
+            _kept(value, written[name], f"{where}.{name}")
+    elif isinstance(given, list):
+        assert len(given) == len(written), where
+        for number, (one, other) in enumerate(zip(given, written, strict=True)):
+            _kept(one, other, f"{where}[{number}]")
+    else:
+        assert given == written, where
 
 
 def test_every_metric_and_label_is_exported() -> None:
