@@ -8,9 +8,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, StoreUnavailable, UnknownProblem
+from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, StoreUnavailable
 from kernelevo_api.types import Problem, ProblemReport, Progress
 from kernelevo_evaluator import executor as executors
+from kernelevo_evaluator import stored_problems
 from kernelevo_evaluator.admission import client_id_faults
 from kernelevo_evaluator.executor import MAKES_NO_SEEDS, NO_SEED
 from kernelevo_evaluator.faults import once_more
@@ -161,7 +162,7 @@ class Audits:
             return read
         problem = request.problem or await self._store.problem(digest)
         if problem is None:
-            raise UnknownProblem(f"the problem {digest} is not stored here; register it and send the request again")
+            raise stored_problems.unknown(digest)
         self._read[digest] = read = await self._reader.problem(problem, self._settings.maximum_source_bytes)
         if len(self._read) > READ_KEPT:
             self._read.popitem(last=False)

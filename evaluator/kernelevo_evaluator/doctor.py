@@ -20,6 +20,8 @@ from kernelevo_sandbox import SandboxError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kernelevo_sandbox import Guarantee
+
 _IMPORT_S = 180.0
 _LEAST_MEMORY = 2 * GIB
 
@@ -110,17 +112,7 @@ async def _torch() -> list[Check]:
 
 
 async def _gpus(settings: EvaluatorSettings) -> list[Check]:
-    return [
-        Check(
-            group="gpu",
-            name=one.name,
-            holds=one.holds,
-            evidence=one.evidence,
-            remedy=one.remedy,
-            essential=one.essential,
-        )
-        for one in await examine_gpus(settings)
-    ]
+    return [_check(one, "gpu") for one in await examine_gpus(settings)]
 
 
 async def _compiler() -> list[Check]:
@@ -197,17 +189,19 @@ async def _sandbox(settings: EvaluatorSettings) -> list[Check]:
                 remedy="see above; --sandbox none runs without isolation, for code that one wrote oneself",
             )
         ]
-    return [
-        Check(
-            group=group,
-            name=one.name,
-            holds=one.holds,
-            evidence=one.evidence,
-            remedy=one.remedy,
-            essential=one.essential and name != "none",
-        )
-        for one in guarantees
-    ]
+    return [_check(one, group, essential=name != "none") for one in guarantees]
+
+
+def _check(one: Guarantee, group: str, *, essential: bool = True) -> Check:
+    """`essential`: whether the guarantee is as essential here as it says itself."""
+    return Check(
+        group=group,
+        name=one.name,
+        holds=one.holds,
+        evidence=one.evidence,
+        remedy=one.remedy,
+        essential=one.essential and essential,
+    )
 
 
 async def _command(argv: Sequence[str], seconds: float) -> tuple[int, str]:

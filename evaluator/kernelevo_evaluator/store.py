@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
-from kernelevo_api.errors import EvaluatorFault, StoreUnavailable, UnknownProblem
+from kernelevo_api.errors import EvaluatorFault, StoreUnavailable
 from kernelevo_api.json import from_json
 from kernelevo_api.types import EvaluateRequest, Evaluation, Problem, ProblemReport, Verdict
 from kernelevo_evaluator import retention, stored_problems
@@ -89,6 +89,11 @@ class AcceptedRequest:
     """Key of the content: the same id with another content is refused."""
     state: str
     request: EvaluateRequest
+
+    @property
+    def problem_digest(self) -> str | None:
+        """Of the problem that stands in the store for it; `None`: the request holds its own."""
+        return self.request.problem_digest if self.request.problem is None else None
 
 
 class Store:
@@ -201,15 +206,13 @@ class Store:
             UnknownProblem: it names a problem that is not stored, or not any more; nothing was promised.
             EvaluatorFault: another server carries it out.
         """
-        digest = accepted.request.problem_digest if accepted.request.problem is None else None
+        digest = accepted.problem_digest
 
         def transaction() -> bool:
             self._database.assert_alive()
             with self._writer.begin() as connection:
                 if digest is not None and not stored_problems.use(connection, digest):
-                    raise UnknownProblem(
-                        f"the problem {digest} is not stored here; register it and send the request again"
-                    )
+                    raise stored_problems.unknown(digest)
                 return self._promise(connection, accepted, ACCEPTED)
 
         if not await self._in_thread(transaction):
@@ -265,7 +268,7 @@ class Store:
             "state": state,
             "request": dump(accepted.request),
             "accepted_at": time.time(),
-            "problem_digest": accepted.request.problem_digest if accepted.request.problem is None else None,
+            "problem_digest": accepted.problem_digest,
         }
 
     async def _take_over(self, accepted: AcceptedRequest) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from kernelevo_api.errors import UnknownProblem
 from kernelevo_api.json import from_json
 from kernelevo_api.types import Problem, ProblemReport
 from kernelevo_evaluator.schema import problems, reports
@@ -42,6 +43,11 @@ def save(
 def use(connection: sa.Connection, digest: str) -> bool:
     """Note that a problem is used now; whether it is there."""
     return connection.execute(_USE, {"of": digest, "now": time.time()}).rowcount > 0
+
+
+def unknown(digest: str) -> UnknownProblem:
+    """What is said where a problem is named that is not there, or not any more."""
+    return UnknownProblem(f"the problem {digest} is not stored here; register it and send the request again")
 
 
 def problem(connection: sa.Connection, digest: str) -> Problem | None:

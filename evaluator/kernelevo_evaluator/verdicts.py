@@ -7,6 +7,11 @@ import signal
 from kernelevo_api.types import LimitKind, SandboxEnd, SandboxEnding, Verdict
 
 
+def exhausted_memory(error: str) -> LimitKind:
+    """Which memory an error of this name says to be exhausted: torch has one of its own for a device's."""
+    return LimitKind.DEVICE_MEMORY if error == "OutOfMemoryError" else LimitKind.MEMORY
+
+
 def explain_ending(ending: SandboxEnding, whose: str) -> tuple[Verdict, LimitKind | None, str]:
     """Verdict, exhausted limit and message for a runner that ended while it owed an answer.
 

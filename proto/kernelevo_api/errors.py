@@ -126,6 +126,10 @@ class Unsupported(CallRefused):
     reason = ErrorReason.UNSUPPORTED
 
 
+PROBLEM_NOT_TAKEN = (ProblemRefused, InvalidRequest, TooLarge, Unsupported)
+"""What an evaluator answers that is well and does not take a problem."""
+
+
 class Unauthenticated(CallRefused):
     """No token, or one that is not known."""
 

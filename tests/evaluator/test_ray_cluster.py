@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -111,6 +112,32 @@ async def until_lanes(subject: Subject, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
+@contextlib.asynccontextmanager
+async def serving(
+    cluster: Any, notes: tuple[Path, Path], tmp_path: Path, **settings: Any
+) -> AsyncIterator[AsyncEvaluatorClient]:
+    """A client of a service whose lanes are the cluster's; they have noted nothing yet, and hold what is to be held."""
+    log, gate = notes
+    log.unlink(missing_ok=True)
+    gate.unlink(missing_ok=True)
+    made = EvaluatorSettings(
+        state_dir=tmp_path / "state",
+        listen=f"unix:{tmp_path}/e.sock",
+        device="simulated",
+        executor="ray",
+        ray_address=cluster.address,
+        **settings,
+    )
+    server = EvaluatorServer(lambda: RayExecutor(made, open_lane), made)
+    client = AsyncEvaluatorClient(await server.start(), retry=RetryPolicy(queue_s=60, unavailable_s=0))
+    try:
+        yield client
+    finally:
+        gate.touch()
+        await client.close()
+        await server.drain(0.0)
+
+
 async def fate_of(node: Any) -> Fate:
     """What became of a node, once the cluster knows."""
     async with asyncio.timeout(30):
@@ -188,19 +215,8 @@ async def test_a_node_that_is_lost_in_the_middle_loses_and_doubles_nothing(
 ) -> None:
     """Through the service and its store, as a client sees it."""
     log, gate = notes
-    log.unlink(missing_ok=True)
-    gate.unlink(missing_ok=True)
     third = cluster.add_node(**NODE) if len(cluster.list_all_nodes()) < 3 else cluster.list_all_nodes()[-1]
-    settings = EvaluatorSettings(
-        state_dir=tmp_path / "state",
-        listen=f"unix:{tmp_path}/e.sock",
-        device="simulated",
-        executor="ray",
-        ray_address=cluster.address,
-    )
-    server = EvaluatorServer(lambda: RayExecutor(settings, open_lane), settings)
-    client = AsyncEvaluatorClient(await server.start(), retry=RetryPolicy(queue_s=60, unavailable_s=0))
-    try:
+    async with serving(cluster, notes, tmp_path) as client:
         assert (await client.get_capabilities()).queue.lanes == 3  # type: ignore[union-attr]
 
         def request(number: int, script: str) -> EvaluateRequest:
@@ -236,10 +252,6 @@ async def test_a_node_that_is_lost_in_the_middle_loses_and_doubles_nothing(
         async with asyncio.timeout(60):
             while (await client.get_capabilities()).queue.lanes != 3:  # type: ignore[union-attr]
                 await asyncio.sleep(0.1)
-    finally:
-        gate.touch()
-        await client.close()
-        await server.drain(0.0)
     assert not ray.is_initialized()
 
 
@@ -247,19 +259,7 @@ async def test_clients_are_served_in_turn_where_fewer_lanes_are_up_than_are_aske
     cluster: Any, notes: tuple[Path, Path], tmp_path: Path
 ) -> None:
     log, gate = notes
-    log.unlink(missing_ok=True)
-    gate.unlink(missing_ok=True)
-    settings = EvaluatorSettings(
-        state_dir=tmp_path / "state",
-        listen=f"unix:{tmp_path}/e.sock",
-        device="simulated",
-        executor="ray",
-        ray_address=cluster.address,
-        ray_lanes=12,
-    )
-    server = EvaluatorServer(lambda: RayExecutor(settings, open_lane), settings)
-    client = AsyncEvaluatorClient(await server.start(), retry=RetryPolicy(queue_s=60, unavailable_s=0))
-    try:
+    async with serving(cluster, notes, tmp_path, ray_lanes=12) as client:
 
         def ask(who: str, script: str, number: int) -> asyncio.Task[Evaluation]:
             source = candidate(f"{script} of {who}", f"# {number}")
@@ -291,10 +291,6 @@ async def test_clients_are_served_in_turn_where_fewer_lanes_are_up_than_are_aske
         begun = [line for line in log.read_text().splitlines() if line.startswith("started")]
         # Its turn comes after one of the other's, whatever else waits; lanes write side by side.
         assert "started passed of one" in begun[3:6], begun
-    finally:
-        gate.touch()
-        await client.close()
-        await server.drain(0.0)
 
 
 async def test_a_worker_that_dies_as_it_is_made_is_told_of_at_once(cluster: Any, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from kernelevo_evaluator.lanes.runners import sandbox_ending
 from kernelevo_evaluator.languages.diagnostics import last_words
 from kernelevo_evaluator.messages.codec import MessageInvalid, encode
 from kernelevo_evaluator.messages.runner import BuildReply, BuildRequest, Done, Failed, LoadModule, decode_reply
-from kernelevo_evaluator.verdicts import explain_ending
+from kernelevo_evaluator.verdicts import exhausted_memory, explain_ending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,7 +207,7 @@ def _failure(reply: Failed, builds: Builds) -> LoadFailure:
         return LoadFailure(
             verdict=Verdict.OUT_OF_MEMORY,
             stage=Stage.BUILD,
-            limit=LimitKind.DEVICE_MEMORY if reply.error == "OutOfMemoryError" else LimitKind.MEMORY,
+            limit=exhausted_memory(reply.error),
             message=f"importing the candidate ran out of memory{where}",
             error=error,
         )

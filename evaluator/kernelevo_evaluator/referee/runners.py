@@ -11,7 +11,7 @@ from kernelevo_evaluator.channel import Channel, ChannelClosed, ChannelTimeout, 
 from kernelevo_evaluator.messages.codec import REPLY_LIMIT, MessageInvalid, encode
 from kernelevo_evaluator.messages.runner import Done, Failed, Replay, Run, decode_reply
 from kernelevo_evaluator.referee.outcome import Decided
-from kernelevo_evaluator.verdicts import explain_ending
+from kernelevo_evaluator.verdicts import exhausted_memory, explain_ending
 
 if TYPE_CHECKING:
     import socket
@@ -160,7 +160,7 @@ class Runner:
             message = failure.message
         limit = LimitKind(failure.limit) if failure.limit else None
         if verdict is Verdict.OUT_OF_MEMORY:
-            limit = LimitKind.DEVICE_MEMORY if failure.error == "OutOfMemoryError" else LimitKind.MEMORY
+            limit = exhausted_memory(failure.error)
         return self._decided(
             verdict,
             message if self._blame is None else f"the reference failed: {message}",

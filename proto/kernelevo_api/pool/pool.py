@@ -18,12 +18,12 @@ from kernelevo_api import channel as channels
 from kernelevo_api.channel import RetryPolicy, Tls
 from kernelevo_api.client import AsyncEvaluatorClient, problem_digest
 from kernelevo_api.errors import (
+    PROBLEM_NOT_TAKEN,
     CallRefused,
     DeadlineExceeded,
     Draining,
     EvaluatorError,
     EvaluatorFault,
-    InvalidRequest,
     LimitTooHigh,
     ProblemRefused,
     QueueFull,
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     )
 
 _WAITING_STAGES = frozenset({None, Stage.ADMIT, Stage.QUEUE})
-_OF_THE_PROBLEM = (ProblemRefused, InvalidRequest, TooLarge, Unsupported)
-"""What an evaluator answers that is well and does not take a problem."""
 
 
 class EvaluatorPool:
@@ -269,7 +267,7 @@ class EvaluatorPool:
         reports: list[tuple[Endpoint, ProblemReport]] = []
         refusals: list[tuple[Endpoint, EvaluatorError]] = []
         for endpoint, result in zip(asked, results, strict=True):
-            if isinstance(result, _OF_THE_PROBLEM):
+            if isinstance(result, PROBLEM_NOT_TAKEN):
                 refusals.append((endpoint, result))
             elif isinstance(result, EvaluatorError):
                 self._members.set_aside(endpoint, str(result))

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kernelevo_api.errors import InvalidRequest, ProblemRefused, TooLarge, Unsupported
+from kernelevo_api.errors import PROBLEM_NOT_TAKEN
 from kernelevo_api.json import from_json, to_json
 from kernelevo_api.pool import NotEvaluated
 from kernelevo_api.types import DeviceRequirement, EvaluateRequest, Problem
@@ -120,7 +120,7 @@ async def answer(jobs: Iterable[Job], pool: EvaluatorPool, write: Callable[[str]
 async def _registered(job: Job, pool: EvaluatorPool) -> str:
     try:
         report = await pool.register(job.problem, accept_refused=job.accept_refused, with_seeds=True)
-    except (ProblemRefused, InvalidRequest, TooLarge, Unsupported) as error:
+    except PROBLEM_NOT_TAKEN as error:
         findings = "; ".join(f"{item.field}: {item.description}" for item in error.violations)
         return error_line(job.custom_id, error.reason.value, f"{error}{f' ({findings})' if findings else ''}")
     assert pool.device is not None

@@ -2,8 +2,7 @@
 
 Looked at are constants in upper case, `tl.constexpr` defaults, keyword arguments of launches (`num_warps`, `BLOCK=…`), the
 only `triton.Config` of an autotuner, lists of compiler flags, and C code in string literals. A comment `# tune: 1, 2, 4`
-beside a value names its values, `# tune: no` keeps it. What
-reaches no kernel is left out. Nothing is imported or run.
+beside a value names its values, `# tune: no` keeps it. What reaches no kernel is left out. Nothing is imported or run.
 """
 
 from __future__ import annotations

@@ -54,6 +54,19 @@ async def builder(tmp_path):
         await sandbox.close()
 
 
+@pytest.fixture
+async def unisolated(tmp_path):
+    """A builder where nothing isolates."""
+    sandbox = NoSandbox()
+    try:
+        made = Builder(sandbox, Quiet(), tmp_path, 4, frozenset(os.sched_getaffinity(0)))
+        if not made.available:
+            pytest.skip("no g++ on this host")
+        yield made
+    finally:
+        await sandbox.close()
+
+
 def request(*sources, **options):
     return BuildRequest(
         **{
@@ -228,32 +241,18 @@ async def test_one_build_under_two_limits_at_once(builder):
     assert len(builder.sandbox.processes) == 4
 
 
-async def test_builds_where_nothing_isolates_do_not_share_a_folder(tmp_path):
-    sandbox = NoSandbox()
-    try:
-        builder = Builder(sandbox, Quiet(), tmp_path, 4, frozenset(os.sched_getaffinity(0)))
-        if not builder.available:
-            pytest.skip("no g++ on this host")
-        sources = [f'extern "C" int answer() {{ return {n}; }}\n' for n in range(4)]
-        results = await asyncio.gather(*(build(builder, source, seconds=60.0) for source in sources))
-        assert [ctypes.CDLL(str(result.path)).answer() for result in results] == [0, 1, 2, 3]
-    finally:
-        await sandbox.close()
+async def test_builds_where_nothing_isolates_do_not_share_a_folder(unisolated):
+    sources = [f'extern "C" int answer() {{ return {n}; }}\n' for n in range(4)]
+    results = await asyncio.gather(*(build(unisolated, source, seconds=60.0) for source in sources))
+    assert [ctypes.CDLL(str(result.path)).answer() for result in results] == [0, 1, 2, 3]
 
 
-async def test_a_build_that_nothing_isolates_leaves_nothing_when_it_is_ended(tmp_path):
-    sandbox = NoSandbox()
-    try:
-        builder = Builder(sandbox, Quiet(), tmp_path, 1, frozenset(os.sched_getaffinity(0)))
-        if not builder.available:
-            pytest.skip("no g++ on this host")
-        bomb = "template <int N, int M> struct G { typedef typename G<N-1, 2*M>::t a; typedef typename G<N-1, 2*M+1>::t b; };\n"
-        bomb += "template <int M> struct G<0, M> { typedef int t; }; G<26, 1>::a x;\n"
-        result = await build(builder, bomb, seconds=1.0)
-        assert result.path is None and result.ending.kind is SandboxEnd.KILLED
-        assert not list(Path("/tmp").glob(f"kernelevo-none-{owners.mark()}-*"))
-    finally:
-        await sandbox.close()
+async def test_a_build_that_nothing_isolates_leaves_nothing_when_it_is_ended(unisolated):
+    bomb = "template <int N, int M> struct G { typedef typename G<N-1, 2*M>::t a; typedef typename G<N-1, 2*M+1>::t b; };\n"
+    bomb += "template <int M> struct G<0, M> { typedef int t; }; G<26, 1>::a x;\n"
+    result = await build(unisolated, bomb, seconds=1.0)
+    assert result.path is None and result.ending.kind is SandboxEnd.KILLED
+    assert not list(Path("/tmp").glob(f"kernelevo-none-{owners.mark()}-*"))
 
 
 async def test_a_flood_in_the_log(builder):
