@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import uuid
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ from kernelevo_api.types import (
     Verdict,
 )
 from kernelevo_evaluator.executor import ExecutorFacts, Job, ProblemSource
+from kernelevo_evaluator.newest import Newest
 from kernelevo_evaluator.sources import SourceError, digest_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Admission:
         self._maximum_source_bytes = maximum_source_bytes
         self._reader = reader
         self._environment = self._environment_key()
-        self._shown: OrderedDict[str, Shown | SourceError] = OrderedDict()
+        self._shown: Newest[str, Shown | SourceError] = Newest(SHOWN_KEPT)
 
     def check(self, request: EvaluateRequest) -> None:
         """Refuse what is wrong whatever the problem is.
@@ -246,13 +246,9 @@ class Admission:
     async def _look(self, source: str) -> Shown | SourceError:
         """What a source shows; searches send the same ones again and again."""
         digest = digest_of(source)
-        shown = self._shown.get(digest)
+        shown = self._shown.use(digest)
         if shown is None:
             shown = self._shown[digest] = await self._reader.show(source)
-            if len(self._shown) > SHOWN_KEPT:
-                self._shown.popitem(last=False)
-        else:
-            self._shown.move_to_end(digest)
         return shown
 
     def _language(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from kernelevo_evaluator import stored_problems
 from kernelevo_evaluator.admission import client_id_faults
 from kernelevo_evaluator.executor import MAKES_NO_SEEDS, NO_SEED
 from kernelevo_evaluator.faults import once_more
+from kernelevo_evaluator.newest import Newest
 from kernelevo_evaluator.sources import digest_of
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class Audits:
         self.waiting: Counter[str] = Counter()
         """Requests of each client that wait for their problem's audit."""
         # A request may have missed a report in the store because its audit had not ended, and that audit because it had.
-        self._recent: OrderedDict[str, ProblemReport] = OrderedDict()
-        self._read: OrderedDict[str, ProblemSource] = OrderedDict()
+        self._recent: Newest[str, ProblemReport] = Newest(RECENT_KEPT)
+        self._read: Newest[str, ProblemSource] = Newest(READ_KEPT)
 
     async def register(self, request: RegisterProblemRequest, listener: ProgressListener) -> ProblemReport:
         """The problem's report, from the store or from its audit.
@@ -111,8 +112,8 @@ class Audits:
 
     def forget(self, digest: str) -> None:
         """Keep no longer in memory what is not in the store any more."""
-        self._recent.pop(digest, None)
-        self._read.pop(digest, None)
+        self._recent.forget(digest)
+        self._read.forget(digest)
 
     async def _wait(self, ticket: Ticket[ProblemReport]) -> ProblemReport:
         try:
@@ -141,7 +142,7 @@ class Audits:
         if report is None:
             report = await self.stored(digest, accept_refused)
             if report is not None:
-                self._remember(digest, report)
+                self._recent[digest] = report
         return report
 
     def _made_meanwhile(self, digest: str, accept_refused: bool) -> ProblemReport | None:
@@ -158,14 +159,12 @@ class Audits:
             digest = digest_of(request.problem.source)
         read = self._read.get(digest)
         if read is not None and (request.problem is None or request.problem.name in ("", read.name)):
-            self._read.move_to_end(digest)
+            self._read.use(digest)
             return read
         problem = request.problem or await self._store.problem(digest)
         if problem is None:
             raise stored_problems.unknown(digest)
         self._read[digest] = read = await self._reader.problem(problem, self._settings.maximum_source_bytes)
-        if len(self._read) > READ_KEPT:
-            self._read.popitem(last=False)
         return read
 
     def remembered(self, request: EvaluateRequest) -> tuple[ProblemSource, ProblemReport] | None:
@@ -240,12 +239,7 @@ class Audits:
         await self._store.save_problem(
             source.digest, Problem(source=source.source, name=source.name), self._environment, report
         )
-        self._remember(source.digest, report)
-
-    def _remember(self, digest: str, report: ProblemReport) -> None:
-        self._recent[digest] = report
-        if len(self._recent) > RECENT_KEPT:
-            self._recent.popitem(last=False)
+        self._recent[source.digest] = report
 
 
 def _has_looked_for_seeds(report: ProblemReport) -> bool:

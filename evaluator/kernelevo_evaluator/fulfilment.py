@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from kernelevo_api.errors import CallRefused, Draining, EvaluatorFault, StoreUna
 from kernelevo_api.types import Evaluation, Verdict
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.faults import once_more
+from kernelevo_evaluator.newest import Newest
 from kernelevo_evaluator.store import DONE, NEVER_CACHED
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Fulfilment:
         self._metrics = metrics
         self._telemetry = telemetry
         # A request may have missed an equal one in the store because that had not ended, and among what runs because it had.
-        self._recent: OrderedDict[str, Evaluation] = OrderedDict()
+        self._recent: Newest[str, Evaluation] = Newest(RECENT_KEPT)
 
     async def carry(
         self,
@@ -234,9 +234,7 @@ class Fulfilment:
 
     def _remember(self, cache_key: str, evaluation: Evaluation) -> None:
         self._recent[cache_key] = evaluation
-        self._recent.move_to_end(cache_key)
-        if len(self._recent) > RECENT_KEPT:
-            self._recent.popitem(last=False)
+        self._recent.use(cache_key)
 
     async def _fail(self, opened: OpenRequest, error: CallRefused) -> None:
         opened.ending = True

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernelevo_api.json import to_json
 from kernelevo_api.types import Evaluation
 from kernelevo_api.wire import to_message
+from kernelevo_evaluator.newest import Newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,17 +47,13 @@ class _Made(Generic[T]):
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
-        self._made: OrderedDict[int, tuple[Any, T]] = OrderedDict()
+        self._made: Newest[int, tuple[Any, T]] = Newest(PARTS_KEPT)
 
     def of(self, value: Any) -> T:
         key = id(value)
-        found = self._made.get(key)
+        found = self._made.use(key)
         if found is None:
             found = self._made[key] = (value, self._make(value))
-            if len(self._made) > PARTS_KEPT:
-                self._made.popitem(last=False)
-        else:
-            self._made.move_to_end(key)
         return found[1]
 
 

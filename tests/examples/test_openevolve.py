@@ -24,7 +24,19 @@ EXAMPLE = ROOT / "examples" / "openevolve"
 SOFTMAX = ROOT / "examples" / "softmax"
 OPENEVOLVE = Path(sys.executable).parent / "openevolve-run"
 WRONG = (SOFTMAX / "fails" / "wrong_dimension.py").read_text(encoding="utf-8")
-FAST = (SOFTMAX / "passes" / "torch_fused.py").read_text(encoding="utf-8")
+FASTER = (EXAMPLE / "initial_program.py").read_text(encoding="utf-8")
+# A hundred times the work: no noise of a busy host turns this order around.
+SLOW = """\
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        for _ in range(100):
+            found = torch.softmax(x, dim=-1)
+        return found
+"""
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -48,9 +60,11 @@ def test_openevolve_finds_the_faster_program_by_our_verdicts(served_evaluator: S
     def program(source: str) -> Reply:
         return Reply(content=f"Here it is.\n```python\n{source}```\n")
 
-    command = [OPENEVOLVE, EXAMPLE / "initial_program.py", EXAMPLE / "evaluator.py"]
+    slow = tmp_path / "slow.py"
+    slow.write_text(SLOW, encoding="utf-8")
+    command = [OPENEVOLVE, slow, EXAMPLE / "evaluator.py"]
     command += ["--config", configuration(tmp_path, served_evaluator.address), "--output", tmp_path / "out"]
-    with serve(program(WRONG), program(FAST), api_key="a-key") as model:
+    with serve(program(WRONG), program(FASTER), api_key="a-key") as model:
         command += ["--iterations", "2", "--api-base", model.base_url, "--primary-model", "scripted"]
         done = subprocess.run(
             [str(one) for one in command],
@@ -69,14 +83,14 @@ def test_openevolve_finds_the_faster_program_by_our_verdicts(served_evaluator: S
         for path in tmp_path.glob("out/checkpoints/checkpoint_2/programs/*")
     ]
     scores = {one["code"].strip(): one["metrics"]["combined_score"] for one in programs}
-    initial = scores[(EXAMPLE / "initial_program.py").read_text(encoding="utf-8").strip()]
-    assert scores[WRONG.strip()] == 0 < initial < scores[FAST.strip()], told
-    assert (tmp_path / "out/best/best_program.py").read_text(encoding="utf-8").strip() == FAST.strip(), told
+    wrong, slow_score, faster = (scores[one.strip()] for one in (WRONG, SLOW, FASTER))
+    assert wrong == 0 < slow_score < faster, told
+    assert (tmp_path / "out/best/best_program.py").read_text(encoding="utf-8").strip() == FASTER.strip(), told
     # The scores are the evaluator's own, and the model was told its verdict.
     with EvaluatorClient(served_evaluator.address) as client:
         found = list(client.list_evaluations(problem_digest((SOFTMAX / "problem.py").read_text(encoding="utf-8"))))
     lows = {one.timing.speedup.low for one in found if one.timing is not None and one.timing.speedup is not None}
-    assert {initial, scores[FAST.strip()]} <= lows
+    assert {slow_score, faster} <= lows
     assert Verdict.OUTPUT_MISMATCH in {one.verdict for one in found}
     assert "### verdict\n```\npassed\n```" in prompt(asked[0])
 
