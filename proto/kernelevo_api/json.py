@@ -1,4 +1,4 @@
-"""From the plain values of `types.py` to what `json.dumps` takes, and back.
+"""From the plain values of `kernelevo_api.types` to what `json.dumps` takes, and back.
 
 Enums are their values, times ISO 8601 in UTC, durations seconds; absent and empty fields are left out. Numbers that JSON does not
 have are the texts "NaN", "Infinity" and "-Infinity", as in protobuf's own mapping. Used by stores and by `--json`.

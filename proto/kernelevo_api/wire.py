@@ -1,8 +1,8 @@
-"""From the plain values of `types.py` to protobuf messages and back, by field name.
+"""From the plain values of `kernelevo_api.types` to protobuf messages and back, by field name.
 
 One generic mapping, planned once for each type: enums by name (the zero value is `None`), `Duration` to `timedelta`, `Timestamp`
 to an aware UTC `datetime`, repeated fields to tuples, fields with presence to `None` where they are absent. Nothing here
-knows a single field, so that a new one needs a line in `evaluator.proto` and one in `types.py`; a test holds the two together.
+knows a single field, so that a new one needs a line in `evaluator.proto` and one in `types/`; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Field:
 
 
 def to_message(value: Any) -> Message:
-    """The message that says the same as `value`, a dataclass of `types.py`.
+    """The message that says the same as `value`, a dataclass of `kernelevo_api.types`.
 
     Raises:
         ValueError: a number is out of its field's range, or a text holds lone surrogates.
