@@ -1,6 +1,6 @@
 """What Prometheus scrapes: counts, times and states, under the API's own names. No source, no token, no id, no client's name.
 
-Every label has few values: verdicts, stages, languages, reasons, devices of this host.
+Every label has few values: verdicts, stages, languages, methods, statuses, reasons, devices of this host.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.executor import Executor
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+_CALL_SECONDS = (0.003, *_SECONDS)
 
 
 class Metrics:
@@ -48,6 +49,13 @@ class Metrics:
         self._refused = Counter(
             "kernelevo_not_evaluated", "Accepted requests without a verdict.", ["reason"], registry=self.registry
         )
+        self._calls = Histogram(
+            "kernelevo_call_seconds",
+            "Calls by how they ended, waits and work included.",
+            ["method", "status"],
+            buckets=_CALL_SECONDS,
+            registry=self.registry,
+        )
         self._faults = Counter(
             "kernelevo_executor_faults", "Faults of sandboxes, lanes and devices.", registry=self.registry
         )
@@ -61,6 +69,10 @@ class Metrics:
         for one in evaluation.timeline.stages:
             if one.stage is not None and one.start is not None and one.end is not None:
                 self._stages.labels(one.stage.value).observe((one.end - one.start).total_seconds())
+
+    def called(self, method: str, status: str, seconds: float) -> None:
+        """A call has ended, with the status of this name."""
+        self._calls.labels(method, status).observe(seconds)
 
     def not_evaluated(self, reason: str) -> None:
         """Count a request that ended without a verdict."""

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from kernelevo_api.evaluator.v1 import evaluator_pb2
+from kernelevo_evaluator.service import status_name
 from kernelevo_evaluator.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class _CallInterceptor(grpc.aio.ServerInterceptor):
                     result = await answer(request, context)
                     status = "OK"
                 except Exception:
-                    status = _status(context.code())
+                    status = status_name(context.code())
                     raise
                 finally:
                     span.set_attribute("rpc.response.status_code", status)
@@ -204,13 +205,6 @@ def _exporter(name: str) -> SpanExporter:
     except Exception as error:
         raise ValueError(f"the exporter {name!r} cannot be made: {type(error).__name__}: {error}") from error
     return exporter
-
-
-def _status(code: Any) -> str:
-    """The name of a status, which gRPC gives as one or as its number."""
-    number = code.value[0] if isinstance(code, grpc.StatusCode) else code
-    # An exception without a status is told as UNKNOWN.
-    return next((one.name for one in grpc.StatusCode if one.value[0] == number and number), "UNKNOWN")
 
 
 def _set(span: trace.Span, attributes: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from kernelevo_api.channel import MESSAGE_LIMIT_BYTES
 from kernelevo_api.errors import StoreUnavailable
 from kernelevo_api.evaluator.v1 import evaluator_pb2, evaluator_pb2_grpc
 from kernelevo_evaluator.auth import Gate, TokenInterceptor
+from kernelevo_evaluator.call_counting import CountingInterceptor
 from kernelevo_evaluator.decoding import DecodingInterceptor
 from kernelevo_evaluator.evaluations import Evaluations
 from kernelevo_evaluator.health import HealthService
@@ -98,8 +99,10 @@ class EvaluatorServer:
             read_tokens(settings.token_file) if settings.token_file else None,
             certificates=settings.tls_client_ca is not None,
         )
+        metrics = Metrics()
         asked = [TokenInterceptor(gate)] if settings.token_file else []
         interceptors: list[grpc.aio.ServerInterceptor] = [
+            CountingInterceptor(metrics),
             *asked,
             *self._telemetry.interceptors(),
             DecodingInterceptor(),
@@ -110,7 +113,6 @@ class EvaluatorServer:
             self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings.connection_idle_s))
             # Before the executor: an address that is taken is known at once, not after devices were claimed.
             self._bound = address = bind(self._server, settings)
-            metrics = Metrics()
             self._metrics_page = self._serve_metrics(metrics)
             if settings.health:
                 self._health_port = HealthPort(self._health, settings.health)

@@ -187,6 +187,13 @@ async def refuse(context: Context, error: CallRefused) -> NoReturn:
     raise AssertionError("abort returned")
 
 
+def status_name(code: Any) -> str:
+    """The name of the status that a call ended with by an exception; gRPC gives it as one or as its number."""
+    number = code.value[0] if isinstance(code, grpc.StatusCode) else code
+    # An exception without a status is told as UNKNOWN.
+    return next((one.name for one in grpc.StatusCode if one.value[0] == number and number), "UNKNOWN")
+
+
 def _read(message: Message, kind: type[T]) -> T:
     unknown = list(_unknown_numbers(message, ""))
     if unknown:

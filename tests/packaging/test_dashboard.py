@@ -48,6 +48,7 @@ def exported() -> dict[str, set[str]]:
     metrics.not_evaluated("evaluator_fault")
     metrics.fault()
     metrics.waited(1.0)
+    metrics.called("Evaluate", "OK", 1.0)
     device = Device(id="gpu0", name="GPU", kind=DeviceKind.CUDA, healthy=True)
     sandbox = SandboxInfo(backend="none", guarantees=(Guarantee(name="network", holds=True),))
     found = Capabilities(devices=(device,), queue=QueueState(lanes=1), sandbox=sandbox)
