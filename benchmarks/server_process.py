@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
+from kernelevo_api.errors import EvaluatorError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 START_S = 120.0
 STOP_S = 90.0
@@ -39,7 +41,30 @@ SIMULATED: Mapping[str, object] = {
 }
 """Settings of a server whose verdicts are made up, at once."""
 
+LAST_LINES = 20
+"""Of the log, told where something fails."""
+NOT_MEASURED = 2
+"""Exit status of a benchmark that has no figures to tell."""
+
 SERVE = (sys.executable, "-P", "-m", "kernelevo_evaluator", "serve", "--exit-with-parent")
+
+
+class NotMeasured(Exception):
+    """Something kept a benchmark from its figures; the message says what."""
+
+
+def exit_status(measure: Callable[[], int]) -> int:
+    """What `measure` returns; `NOT_MEASURED`, and one line that says why, where it has no figures."""
+    try:
+        return measure()
+    except Exception as error:
+        first: BaseException = error
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        if not isinstance(first, (NotMeasured, EvaluatorError, TimeoutError)):
+            raise
+        print(f"not measured: {type(first).__name__}: {first}", file=sys.stderr)
+        return NOT_MEASURED
 
 
 @dataclass
@@ -97,15 +122,16 @@ class Server:
         """Returns once it serves.
 
         Raises:
-            RuntimeError: it ended before; the message is its log.
+            NotMeasured: it ended before, or does not take work.
+            TimeoutError: it does neither.
         """
         async with asyncio.timeout(START_S):
             while not Path(self.address.removeprefix("unix:")).exists():
                 if self.process.poll() is not None:
-                    raise RuntimeError(self.log.read_text(errors="replace"))
+                    raise NotMeasured(f"the evaluator ended with {self.process.returncode} before it served")
                 await asyncio.sleep(0.05)
             if not await self.healthy():
-                raise RuntimeError(self.log.read_text(errors="replace"))
+                raise NotMeasured("the evaluator takes no work")
 
     async def lives(self) -> bool:
         """Whether the process is there; asked after a connection broke, it waits a little for its end."""
@@ -137,6 +163,10 @@ class Server:
         # One that has ended and was not waited for yet has no such line.
         return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:")), None)
 
+    def last_lines(self) -> list[str]:
+        """The end of its log."""
+        return self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+
     def complaints(self) -> list[str]:
         """Lines of the log that tell of something that nobody had thought of."""
         lines = self.log.read_text(errors="replace").splitlines()
@@ -151,10 +181,13 @@ def server(
     *,
     inherits: bool = False,
 ) -> Iterator[Server]:
-    """A server in `folder`, started here and stopped at the end."""
+    """A server in `folder`, started here and stopped at the end. Where something fails, its log's last lines go to stderr."""
     found = Server(folder, settings, command, inherits)
     found.start()
     try:
         yield found
+    except BaseException:
+        print("\n".join(["the end of the evaluator's log:", *found.last_lines()]), file=sys.stderr)
+        raise
     finally:
         found.stop()

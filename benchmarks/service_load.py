@@ -21,7 +21,7 @@ from load.audit import examine
 from load.campaign import carry_out
 from load.candidates import MADE_UP, REAL
 from load.requests import draw
-from server_process import Server, server
+from server_process import Server, exit_status, server
 
 if TYPE_CHECKING:
     from load.audit import Faults
@@ -37,7 +37,7 @@ WORDS = {"simulated": "on a simulated device", "cpu": "in real sandboxes on this
 
 
 def main() -> int:
-    """0: nothing lost, doubled or wrong."""
+    """0: nothing lost, doubled or wrong; 1: something was; 2: not measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--evaluations", type=int, default=500)
     parser.add_argument("--clients", type=int, default=20)
@@ -96,4 +96,4 @@ def _raw(course: Course, faults: Faults, complaints: list[str]) -> dict[str, Any
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

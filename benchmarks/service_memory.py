@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import random
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ import results
 from fuzzing.messages import PROBLEM
 from load.audit import OF_THE_MOMENT
 from load.candidates import MADE_UP, REAL, draw_source
-from server_process import Server, server
+from server_process import NotMeasured, Server, exit_status, server
 
 from kernelevo_api.client import AsyncEvaluatorClient
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Problem, Verdict
@@ -38,12 +39,13 @@ MIXES = {"simulated": MADE_UP, "cpu": REAL}
 MIB = 1 << 20
 
 
-def main() -> None:
-    """Measure and save."""
+def main() -> int:
+    """0: measured, and saved unless simulated; 2: not measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cached", type=int, default=5000)
     parser.add_argument("--evaluated", type=int, default=500)
     parser.add_argument("--device", choices=["cpu", "simulated"], default="cpu", help="simulated: saves nothing")
+    parser.add_argument("--no-save", action="store_true", help="print only")
     options = parser.parse_args()
     settings = SETTINGS | {"device": options.device}
     with tempfile.TemporaryDirectory(prefix="kernelevo-memory-") as folder, server(Path(folder), settings) as served:
@@ -60,8 +62,9 @@ def main() -> None:
     for figure, part in zip(figures, raw.values(), strict=True):
         print(f"{figure['figure']}: {figure['value']} MiB, {part['seconds']:.0f} s")
         part["verdicts"] = {one: part["verdicts"].count(one) for one in sorted(set(part["verdicts"]))}
-    if options.device == "cpu":
+    if options.device == "cpu" and not options.no_save:
         results.save(__file__, figures, raw)
+    return 0
 
 
 def growth(resident_bytes: list[int]) -> float:
@@ -100,10 +103,16 @@ async def _ask(
         for deserved, request in waiting:
             evaluation = await client.evaluate(request)
             assert evaluation.verdict is not None
-            assert evaluation.verdict is deserved or evaluation.verdict in OF_THE_MOMENT, evaluation.message
+            if evaluation.verdict is not deserved and evaluation.verdict not in OF_THE_MOMENT:
+                raise NotMeasured(
+                    f"a candidate that deserves {deserved.value} got {evaluation.verdict.value}: {evaluation.message}"
+                )
             verdicts.append(evaluation.verdict.value)
             if len(verdicts) * SAMPLES // len(asked) > len(held):
-                held.append(served.resident_bytes() or 0)
+                resident = served.resident_bytes()
+                if resident is None:
+                    raise NotMeasured("the evaluator has ended")
+                held.append(resident)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):
@@ -112,4 +121,4 @@ async def _ask(
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

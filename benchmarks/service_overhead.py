@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import random
 import statistics
+import sys
 import tempfile
 import time
 import uuid
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import results
 from fuzzing.messages import CANDIDATE, PROBLEM
-from server_process import SIMULATED, Server, server
+from server_process import SIMULATED, NotMeasured, Server, exit_status, server
 
 from kernelevo_api.client import AsyncEvaluatorClient
 from kernelevo_api.types import Candidate, EvaluateRequest, Problem, Verdict
@@ -36,8 +37,8 @@ THINKING_S = 1.0
 """Mean time that a caller of the first kind thinks; drawn from the exponential distribution."""
 
 
-async def main() -> None:
-    """Measure and save."""
+async def main() -> int:
+    """0: measured, and saved unless simulated; 2: not measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--callers", type=int, default=50)
     parser.add_argument("--calls", type=int, default=2500, help="of each kind of caller, all together")
@@ -66,6 +67,7 @@ async def main() -> None:
         ]
     if not options.simulated:
         results.save(__file__, figures, raw)
+    return 0
 
 
 async def _evaluated(served: Server) -> list[EvaluateRequest]:
@@ -83,7 +85,8 @@ async def _evaluated(served: Server) -> list[EvaluateRequest]:
             while verdict is Verdict.TIMING_DISPUTED:  # a busy host's word, which is not stored for others
                 evaluation = await client.evaluate(request)
                 verdict = evaluation.verdict
-            assert verdict is Verdict.PASSED, evaluation.message
+            if verdict is not Verdict.PASSED:
+                raise NotMeasured(f"a candidate that must pass got {verdict}: {evaluation.message}")
     return asked
 
 
@@ -121,4 +124,4 @@ async def _ask(
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(exit_status(lambda: asyncio.run(main())))

@@ -19,7 +19,7 @@ from pathlib import Path
 import results
 from fuzzing.campaign import Outcome, Plan, carry_out
 from fuzzing.suspects import described, offenders
-from server_process import Server, server
+from server_process import Server, exit_status, server
 
 MIB = 1 << 20
 LOG_LINES = 50
@@ -27,7 +27,7 @@ LOG_LINES = 50
 
 
 def main() -> int:
-    """0: no fault of any kind."""
+    """0: no fault of any kind; 1: faults; 2: not measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--garbage", type=int, default=5_000, help="connections that send garbage")
@@ -115,4 +115,4 @@ def _figure(name: str, value: float, unit: str, bound: str | None = None) -> dic
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernelevo_api.client import AsyncEvaluatorClient
-from kernelevo_api.errors import UnknownEvaluation
+from kernelevo_api.errors import EvaluatorError, UnknownEvaluation
 from kernelevo_api.types import Evaluation, Verdict
 from load.requests import Fate
 
@@ -58,7 +58,7 @@ async def examine(address: str, asked: Sequence[Asked], course: Course, patience
             recorded[request_id] = found
             faults.verdicts[found.verdict.value if found.verdict else ""] += 1
             told = course.told.get(request_id)
-            if told is not None and (told != found or await client.evaluate(one.request) != told):
+            if told is not None and (told != found or await _replayed(client, one) != told):
                 faults.lost.append(f"{request_id} ({one.fate}): was told {told}, and {found} is recorded")
             elif told is None and one.fate is not Fate.LEAVE:
                 faults.lost.append(f"{request_id} ({one.fate}): {course.errors.get(request_id, 'was told nothing')}")
@@ -73,6 +73,14 @@ async def examine(address: str, asked: Sequence[Asked], course: Course, patience
     faults.doubled += [f"{request_id}: {count} records" for request_id, count in records.items() if count > 1]
     faults.doubled += _measured_twice(asked, recorded)
     return faults
+
+
+async def _replayed(client: AsyncEvaluatorClient, asked: Asked) -> Evaluation | str:
+    """What the same request is told now, or the error that it gets."""
+    try:
+        return await client.evaluate(asked.request)
+    except EvaluatorError as error:
+        return repr(error)
 
 
 async def _record(client: AsyncEvaluatorClient, request_id: str, end: float) -> Evaluation | str:

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from server_process import NotMeasured
+
 from kernelevo_api.channel import RetryPolicy
 from kernelevo_api.client import AsyncEvaluatorClient
 from kernelevo_api.errors import EvaluatorError, UnknownEvaluation
@@ -47,7 +49,11 @@ class Course:
 async def carry_out(
     server: Server, asked: Sequence[Asked], *, kill: bool, tell: Callable[[str], None] = lambda _: None
 ) -> Course:
-    """Have all of it asked at once, by one connection for each client; returns when every client has its answers or is gone."""
+    """Have all of it asked at once, by one connection for each client; returns when every client has its answers or is gone.
+
+    Raises:
+        NotMeasured: so few were answered that the server was not killed.
+    """
     course = Course()
     killer = asyncio.create_task(_kill_at_half(server, len(asked), course)) if kill else None
     began = time.monotonic()
@@ -57,6 +63,9 @@ async def carry_out(
                 mine = [one for one in asked if one.client == client]
                 group.create_task(_client(server, client, mine, course, len(asked), tell))
         if killer is not None:
+            if course.killed_after is None:
+                told, errors = len(course.told), list(course.errors.values())
+                raise NotMeasured(f"{told} of {len(asked)} were answered, less than half; errors: {errors[:3]}")
             await killer
     finally:
         if killer is not None:
