@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from kernelevo_api.channel import MESSAGE_LIMIT_BYTES, target_of
 from kernelevo_api.types import Limits
 from kernelevo_sandbox import DockerOptions, GpuAccess, open_sandbox
+from kernelevo_sandbox.cgroups import memory_limit_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,11 +46,13 @@ class SettingsInvalid(Exception):
 
 
 def host_memory_bytes() -> int:
-    """Physical memory of this host."""
+    """Memory that there is for the evaluator: this host's, or less where its container or service is given less."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return 8 * GIB
+        physical = 8 * GIB
+    limit = memory_limit_bytes()
+    return physical if limit is None else min(physical, limit)
 
 
 def default_state_dir() -> Path:
@@ -193,7 +196,7 @@ class EvaluatorSettings(BaseSettings):
         default_factory=lambda: min(4 * GIB, _maximum_memory()), description="host memory of one runner"
     )
     memory_maximum_bytes: Bytes = pydantic.Field(
-        default_factory=_maximum_memory, description="most that a request may ask for; three quarters of the host"
+        default_factory=_maximum_memory, description="most that a request may ask for; three quarters of what there is"
     )
     device_memory_bytes: Bytes = pydantic.Field(
         16 * GIB, description="memory of a GPU that one runner may hold, its context of half a GiB included"

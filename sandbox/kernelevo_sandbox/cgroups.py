@@ -70,6 +70,32 @@ def paths_of(pid: int | str = "self") -> dict[str, str]:
     return found
 
 
+def memory_limit_bytes() -> int | None:
+    """The least memory that this process' group, or one that it lies in, is allowed; `None` where none is limited."""
+    found = []
+    try:
+        own = paths_of()
+        for kind, mount, root, options in hierarchies():
+            if kind == "cgroup2":
+                name, path = "memory.max", own.get("")
+            elif "memory" in options:
+                name, path = "memory.limit_in_bytes", own.get("memory")
+            else:
+                continue
+            if path is None or not (path + "/").startswith(root.rstrip("/") + "/"):
+                # Seen from within a namespace that the process itself was moved into: the mount shows its own group as the root.
+                path = root
+            place = mount / path[len(root.rstrip("/")) :].strip("/")
+            for group in (place, *place.parents):
+                with contextlib.suppress(OSError, ValueError):  # "max", or not there
+                    found.append(int((group / name).read_text()))
+                if group == mount:
+                    break
+    except OSError:  # no /proc
+        return None
+    return min(found, default=None)
+
+
 def _candidates(mount: Path, root: str, own: str | None) -> list[Path]:
     """Own group first, so that limits on the evaluator as a whole keep holding; then its parent; then the mount's root."""
     found = []

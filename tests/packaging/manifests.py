@@ -1,4 +1,4 @@
-"""Whether a cluster would take a manifest: Kubernetes' own schemas, strictly, and those of the two kinds that operators add."""
+"""Whether a cluster would take a manifest: Kubernetes' own schemas, strictly, and those of the three kinds that operators add."""
 
 from __future__ import annotations
 
@@ -32,6 +32,13 @@ def _parts(kind: str, spec: dict[str, Any]) -> list[tuple[dict[str, str], dict[s
     if kind == "RayCluster":
         groups = [spec["headGroupSpec"], *spec.get("workerGroupSpecs", [])]
         return [({"apiVersion": "v1", "kind": "PodTemplate"}, {"template": one["template"]}) for one in groups]
+    if kind == "PodMonitor":
+        return [
+            (
+                {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"},
+                {"spec": {"podSelector": spec["selector"]}},
+            )
+        ]
     scaler = {
         "scaleTargetRef": spec["scaleTargetRef"],
         "minReplicas": spec["minReplicaCount"],

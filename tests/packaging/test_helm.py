@@ -82,7 +82,7 @@ def test_helm_finds_nothing_to_say() -> None:
 @pytest.mark.parametrize("autoscaling", [False, True])
 def test_a_cluster_would_take_all_of_it(autoscaling: bool) -> None:
     found = render(autoscaling={"enabled": autoscaling})
-    assert ("ScaledObject" in found) is autoscaling
+    assert ("ScaledObject" in found) is ("PodMonitor" in found) is autoscaling
     for manifest in found.values():
         check(manifest)
     found["StatefulSet"]["spec"]["template"]["spec"]["container"] = []
@@ -198,6 +198,23 @@ def test_pods_are_as_many_as_the_queue_asks_for() -> None:
     # A search that is held up keeps two requests on a GPU: fewer than that have to be enough to ask for another pod.
     assert trigger["metricType"] == "AverageValue" and 1 < float(trigger["metadata"]["threshold"]) < 2
     assert trigger["metadata"]["ignoreNullValues"] == "false", "a lost Prometheus is no reason to take pods away"
+
+
+def test_the_queue_s_depth_reaches_the_prometheus_that_is_asked_for_it() -> None:
+    labels = {"release": "kube-prometheus-stack"}
+    found = scaled(prometheus={"podMonitor": {"labels": labels, "intervalSeconds": 30}})
+    monitor = found["PodMonitor"]
+    check(monitor)
+    assert labels.items() <= monitor["metadata"]["labels"].items()
+    template = found["StatefulSet"]["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (container,) = template["spec"]["containers"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]} and endpoint["interval"] == "30s"
+    with pytest.raises(jsonschema.ValidationError):
+        check(monitor | {"spec": monitor["spec"] | {"podMetricsEndpoints": [{"port": 9464}]}})
+    # Another way of scraping needs no operator.
+    assert "PodMonitor" not in scaled(prometheus={"podMonitor": {"enabled": False}})
 
 
 def test_scaling_down_drains_one_pod_at_a_time() -> None:
