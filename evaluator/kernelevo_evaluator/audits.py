@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kernelevo_api.errors import FieldViolation, InvalidRequest, ProblemRefused, StoreUnavailable
-from kernelevo_api.types import Problem, ProblemReport, Progress
+from kernelevo_api.types import Finding, Problem, ProblemReport, Progress
 from kernelevo_evaluator import executor as executors
 from kernelevo_evaluator import stored_problems
 from kernelevo_evaluator.admission import client_id_faults
@@ -19,9 +19,10 @@ from kernelevo_evaluator.newest import Newest
 from kernelevo_evaluator.sources import digest_of
 
 if TYPE_CHECKING:
-    from kernelevo_api.types import EvaluateRequest, Limits, RegisterProblemRequest, Stage
+    from kernelevo_api.types import EvaluateRequest, Limits, RegisterProblemRequest, Seed, Stage
     from kernelevo_evaluator.apart import Reader
     from kernelevo_evaluator.executor import Executor, ProblemSource, ProgressCallback
+    from kernelevo_evaluator.lives import Lives
     from kernelevo_evaluator.requests import OpenRequest, ProgressListener
     from kernelevo_evaluator.scheduler import Listener, Scheduler, Ticket
     from kernelevo_evaluator.settings import EvaluatorSettings
@@ -55,6 +56,7 @@ class Audits:
         settings: EvaluatorSettings,
         environment: str,
         limits: Limits,
+        lives: Lives,
         telemetry: Telemetry,
     ) -> None:
         self._executor = executor
@@ -64,6 +66,7 @@ class Audits:
         self._settings = settings
         self._environment = environment
         self._limits = limits
+        self._lives = lives
         self._telemetry = telemetry
         self.waiting: Counter[str] = Counter()
         """Requests of each client that wait for their problem's audit."""
@@ -199,16 +202,24 @@ class Audits:
     def _audit(
         self, source: ProblemSource, accept_refused: bool, client: str, told: Listener, *, promised: bool = False
     ) -> Ticket[ProblemReport]:
-        """Join or queue the audit of a problem; its end is a stored report."""
+        """Join or queue the audit of a problem; its end is a stored report.
+
+        Raises:
+            ProblemRefused: it takes the evaluator down.
+        """
+        life = f"audit {source.digest}"
+        if why := self._lives.why_not(life):
+            raise _refusal(why, None, "crashed")
 
         async def action(progress: ProgressCallback) -> ProblemReport:
             try:
                 with self._telemetry.audit(source.digest):
-                    report = await once_more(
-                        lambda: self._executor.audit(source, self._limits, accept_refused, progress),
-                        progress,
-                        source.digest,
-                    )
+                    async with self._lives.running(life, life):
+                        report = await once_more(
+                            lambda: self._executor.audit(source, self._limits, accept_refused, progress),
+                            progress,
+                            source.digest,
+                        )
             except executors.ProblemRefused as refused:
                 if refused.report is not None and _is_lasting(refused.report):
                     await self._keep(source, _of(source, refused.report))
@@ -218,22 +229,34 @@ class Audits:
             return report
 
         key = f"problem {source.digest} {accept_refused}"
-        return self._scheduler.submit(key, client, action, told, promised=promised)
+        alone = self._lives.is_to_run_alone(life)
+        return self._scheduler.submit(key, client, action, told, promised=promised, alone=alone)
 
     def _seed(self, source: ProblemSource, report: ProblemReport, client: str, told: Listener) -> Ticket[ProblemReport]:
         """Join or queue the making of a problem's seeds; its end is a stored report that has them, or says why not."""
 
+        life = f"seeds {source.digest}"
+
         async def action(progress: ProgressCallback) -> ProblemReport:
-            seeds, findings = await once_more(
-                lambda: self._executor.seeds(source, self._limits, progress), progress, source.digest
-            )
+            seeds, findings = await self._seeds(source, life, progress)
             seeded = replace(report, seeds=seeds, findings=(*report.findings, *findings))
             # Another evaluator of the same store may well make some.
             if not any(one.code == MAKES_NO_SEEDS for one in findings):
                 await self._keep(source, seeded)
             return seeded
 
-        return self._scheduler.submit(f"seeds {source.digest} {report.accepted_with_mark}", client, action, told)
+        key, alone = f"{life} {report.accepted_with_mark}", self._lives.is_to_run_alone(life)
+        return self._scheduler.submit(key, client, action, told, alone=alone)
+
+    async def _seeds(
+        self, source: ProblemSource, life: str, progress: ProgressCallback
+    ) -> tuple[tuple[Seed, ...], tuple[Finding, ...]]:
+        if why := self._lives.why_not(life):
+            return (), (Finding(code=NO_SEED, message=f"no kernel could be generated for a start: {why}"),)
+        async with self._lives.running(life, life):
+            return await once_more(
+                lambda: self._executor.seeds(source, self._limits, progress), progress, source.digest
+            )
 
     async def _keep(self, source: ProblemSource, report: ProblemReport) -> None:
         await self._store.save_problem(

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from kernelevo_api.types import EvaluateRequest, RegisterProblemRequest
     from kernelevo_evaluator.executor import Executor, ExecutorFacts
+    from kernelevo_evaluator.lives import Lives
     from kernelevo_evaluator.metrics import Metrics
     from kernelevo_evaluator.queue import Quota
     from kernelevo_evaluator.requests import ProgressListener
@@ -72,6 +73,7 @@ class Evaluations:
         executor: Executor,
         facts: ExecutorFacts,
         store: Store,
+        lives: Lives,
         settings: EvaluatorSettings,
         evaluator_version: str,
         metrics: Metrics,
@@ -80,6 +82,8 @@ class Evaluations:
         self._executor = executor
         self._facts = facts
         self._store = store
+        self._lives = lives
+        self._life_id = str(uuid.uuid4())
         self._settings = settings
         self._version = evaluator_version
         reader = Reader()
@@ -104,6 +108,7 @@ class Evaluations:
             settings=settings,
             environment=self._admission.environment_key(),
             limits=facts.default_limits,
+            lives=lives,
             telemetry=telemetry,
         )
         self._fulfilment = Fulfilment(
@@ -112,6 +117,7 @@ class Evaluations:
             store=store,
             audits=self._audits,
             requests=self._requests,
+            lives=lives,
             metrics=metrics,
             telemetry=telemetry,
         )
@@ -156,6 +162,7 @@ class Evaluations:
             protocol_version=facts.protocol_version,
             evaluator_version=self._version,
             instance_id=self._store.instance_id,
+            life_id=self._life_id,
             devices=tuple(
                 replace(device, healthy=device.healthy and device.id not in faults, fault=faults.get(device.id, ""))
                 for device in self._executor.devices or facts.devices
@@ -326,6 +333,9 @@ class Evaluations:
         evaluation_id = before.evaluation_id if before is not None else str(uuid.uuid4())
         admitted = await self._admission.resolve(request, source, report or ProblemReport(), evaluation_id)
         cached = None
+        if before is None and request.fresh and isinstance(admitted, Admitted):
+            # Somebody asks for it anew, whatever it did before.
+            self._lives.forgive(admitted.cache_key)
         if isinstance(admitted, Admitted) and not request.fresh:
             cached = await self._fulfilment.known(admitted.cache_key)
         if cached is None and isinstance(admitted, Admitted) and not promised:

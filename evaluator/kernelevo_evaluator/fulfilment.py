@@ -18,13 +18,15 @@ from kernelevo_api.types import Evaluation, Verdict
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.faults import once_more
 from kernelevo_evaluator.newest import Newest
+from kernelevo_evaluator.sources import digest_of
 from kernelevo_evaluator.store import DONE, NEVER_CACHED
 
 if TYPE_CHECKING:
     from kernelevo_api.types import EvaluateRequest, ProblemReport
     from kernelevo_evaluator.admission import Admitted
     from kernelevo_evaluator.audits import Audits
-    from kernelevo_evaluator.executor import Executor, ProgressCallback
+    from kernelevo_evaluator.executor import Executor, Job, ProgressCallback
+    from kernelevo_evaluator.lives import Lives
     from kernelevo_evaluator.metrics import Metrics
     from kernelevo_evaluator.requests import OpenRequest, OpenRequests
     from kernelevo_evaluator.scheduler import Scheduler
@@ -49,6 +51,7 @@ class Fulfilment:
         store: Store,
         audits: Audits,
         requests: OpenRequests,
+        lives: Lives,
         metrics: Metrics,
         telemetry: Telemetry,
     ) -> None:
@@ -57,6 +60,7 @@ class Fulfilment:
         self._store = store
         self._audits = audits
         self._requests = requests
+        self._lives = lives
         self._metrics = metrics
         self._telemetry = telemetry
         # A request may have missed an equal one in the store because that had not ended, and among what runs because it had.
@@ -205,6 +209,8 @@ class Fulfilment:
 
     async def _work(self, opened: OpenRequest, request: EvaluateRequest, admitted: Admitted) -> Evaluation:
         job = admitted.job
+        if why := self._lives.why_not(admitted.cache_key):
+            return _takes_down(job, why)
 
         async def action(progress: ProgressCallback) -> Evaluation:
             async def attempt() -> Evaluation:
@@ -218,7 +224,8 @@ class Fulfilment:
                     raise
                 return evaluation
 
-            evaluation = await once_more(attempt, progress, job.evaluation_id)
+            async with self._lives.running(admitted.cache_key, f"evaluation {job.evaluation_id}"):
+                evaluation = await once_more(attempt, progress, job.evaluation_id)
             self._telemetry.ran(evaluation)
             if evaluation.verdict not in NEVER_CACHED:
                 findings = admitted.findings + evaluation.findings
@@ -226,7 +233,12 @@ class Fulfilment:
             return evaluation
 
         ticket = self._scheduler.submit(
-            work_key(admitted, request), request.client_id, action, opened.tell, promised=True
+            work_key(admitted, request),
+            request.client_id,
+            action,
+            opened.tell,
+            promised=True,
+            alone=self._lives.is_to_run_alone(admitted.cache_key),
         )
         opened.ticket = ticket
         opened.submitted.set()
@@ -247,6 +259,19 @@ class Fulfilment:
         self._requests.close(opened)
         if not opened.result.done():
             opened.result.set_exception(error)
+
+
+def _takes_down(job: Job, why: str) -> Evaluation:
+    return Evaluation(
+        evaluation_id=job.evaluation_id,
+        problem_digest=job.problem.digest,
+        candidate_digest=digest_of(job.candidate.source),
+        verdict=Verdict.CRASHED,
+        message=why,
+        language=job.language,
+        effort=job.effort,
+        baseline=job.baseline,
+    )
 
 
 def _as_of(accepted: AcceptedRequest, found: Evaluation, report: ProblemReport | None) -> Evaluation:

@@ -38,10 +38,11 @@ _SHORTEST_DELAY_S, _LONGEST_DELAY_S = 1.0, 60.0
 class Work(Generic[T]):
     """One piece of work, queued, running or ended."""
 
-    def __init__(self, key: str, client: str, action: Action[T]) -> None:
+    def __init__(self, key: str, client: str, action: Action[T], *, alone: bool = False) -> None:
         self.key = key
         self.client = client
         self.action = action
+        self.alone = alone
         self.tickets: set[Ticket[T]] = set()
         self.latest: tuple[Stage, str] = (Stage.QUEUE, "waiting for its turn")
         self.result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -91,6 +92,8 @@ class Scheduler:
         self._queue: FairQueue[Work[Any]] = FairQueue(capacity, capacity_per_client)
         self._works: dict[str, Work[Any]] = {}
         self._running: set[Work[Any]] = set()
+        self._next: Work[Any] | None = None
+        """What is to run alone and whose turn has come: nothing else begins until it has run."""
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -105,7 +108,7 @@ class Scheduler:
 
     @property
     def queued(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + (self._next is not None)
 
     def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
         """Give clients bounds of their own; what waits or runs already stays."""
@@ -130,9 +133,20 @@ class Scheduler:
         return key in self._works
 
     def submit(
-        self, key: str, client: str, action: Action[T], listener: Listener | None = None, *, promised: bool = False
+        self,
+        key: str,
+        client: str,
+        action: Action[T],
+        listener: Listener | None = None,
+        *,
+        promised: bool = False,
+        alone: bool = False,
     ) -> Ticket[T]:
-        """Join the work of this key, or queue it as new. `promised` work of an earlier life goes in beyond any bound.
+        """Join the work of this key, or queue it as new.
+
+        Args:
+            promised: it goes in beyond any bound, as work of an earlier life does.
+            alone: nothing else runs while it does.
 
         Raises:
             QueueFull: there is no room; `retry_delay` says when there may be.
@@ -142,7 +156,7 @@ class Scheduler:
         if work is None:
             if not promised or self._draining:
                 self.check(client)
-            work = Work(key, client, action)
+            work = Work(key, client, action, alone=alone)
             work.result.add_done_callback(_retrieve)
             self._works[key] = work
             if promised:
@@ -160,7 +174,9 @@ class Scheduler:
     async def drain(self, seconds: float) -> None:
         """Take no more work, drop what is queued, let what runs finish within `seconds`, then cancel it."""
         self._draining = True
-        while (work := self._queue.take()) is not None:
+        apart, self._next = self._next, None
+        while (work := apart or self._queue.take()) is not None:
+            apart = None
             self._end(
                 work, Draining("this evaluator is shutting down; the request is kept and goes on at its next start")
             )
@@ -184,9 +200,7 @@ class Scheduler:
     def pump(self) -> None:
         """Begin what there is room for."""
         moved = False
-        while (
-            len(self._running) < self._concurrency() and (work := self._queue.take(self._at_their_bound())) is not None
-        ):
+        while (work := self._first()) is not None:
             self._running.add(work)
             work.context.run(self.on_wait, time.monotonic() - work.queued_at)
             work.task = asyncio.create_task(self._run(work), name=f"work {work.key[:12]}", context=work.context)
@@ -195,6 +209,17 @@ class Scheduler:
             for other in self._works.values():
                 if other.task is None:
                     self._tell(other)
+
+    def _first(self) -> Work[Any] | None:
+        """What is to begin now."""
+        running = self._running
+        if len(running) >= self._concurrency() or any(work.alone for work in running):
+            return None
+        work, self._next = self._next or self._queue.take(self._at_their_bound()), None
+        if work is not None and work.alone and running:
+            self._next = work
+            return None
+        return work
 
     def _at_their_bound(self) -> set[str]:
         running = Counter(work.client for work in self._running)
@@ -250,8 +275,10 @@ class Scheduler:
             del self._works[work.key]
         if work.task is not None:
             work.task.cancel()
-        elif self._queue.remove(work):
+        elif work is self._next or self._queue.remove(work):
+            self._next = None if work is self._next else self._next
             self._end(work, asyncio.CancelledError())
+            self.pump()
             for other in self._works.values():
                 if other.task is None:
                     self._tell(other)
@@ -264,6 +291,8 @@ class Scheduler:
                 ticket.listener(*place)
 
     def _place(self, work: Work[Any]) -> tuple[Stage, str, int | None]:
+        if work is self._next:
+            return (*work.latest, 0)
         return (*work.latest, self._queue.position(work) if work.task is None else None)
 
     def _delay(self) -> timedelta:

@@ -23,6 +23,7 @@ from kernelevo_evaluator.decoding import DecodingInterceptor
 from kernelevo_evaluator.evaluations import Evaluations
 from kernelevo_evaluator.health import HealthService
 from kernelevo_evaluator.health_port import LIVENESS, HealthPort
+from kernelevo_evaluator.lives import Lives
 from kernelevo_evaluator.metrics import Metrics, MetricsPage
 from kernelevo_evaluator.service import EvaluatorService
 from kernelevo_evaluator.sockets import ListenError, bind
@@ -122,6 +123,7 @@ class EvaluatorServer:
                 executor=executor,
                 facts=facts,
                 store=self._store,
+                lives=await self._read_lives(),
                 settings=settings,
                 evaluator_version=evaluator_version(),
                 metrics=metrics,
@@ -183,6 +185,12 @@ class EvaluatorServer:
     def health_address(self) -> str:
         """Where the health service answers in plain text; empty where it does not."""
         return self._health_port.address if self._health_port is not None else ""
+
+    async def _read_lives(self) -> Lives:
+        try:
+            return await asyncio.to_thread(Lives.begin, Path(self._settings.state_dir))
+        except OSError as error:
+            raise StoreUnavailable(f"what earlier lives left in the state folder cannot be read: {error}") from error
 
     def _serve_metrics(self, metrics: Metrics) -> MetricsPage | None:
         if not self._settings.metrics:

@@ -53,6 +53,7 @@ class Evaluator:
         )
         self.lanes = lanes
         self.instance = instance
+        self.life = 0
         self.scripts: list[Exception | Callable[..., Any]] = []
         """What the next evaluations do instead of passing."""
         self.requests: list[EvaluateRequest] = []
@@ -69,6 +70,7 @@ class Evaluator:
         return Capabilities(
             devices=self.devices,
             instance_id=self.instance,
+            life_id=str(self.life),
             queue=QueueState(lanes=self.lanes, capacity=64, capacity_per_client=32),
         )
 
@@ -101,6 +103,11 @@ class Evaluator:
         if self.hold is not None:
             await self.hold.wait()
         return Evaluation(verdict=Verdict.PASSED, request_id=request.request_id)
+
+    def dies_while_it_runs(self, on_progress: Callable[[Progress], None]) -> None:
+        """And is started again."""
+        self.life += 1
+        lost_while_it_ran(on_progress)
 
     async def watch_health(self) -> AsyncIterator[bool]:
         if self.down:
@@ -257,6 +264,28 @@ async def test_what_takes_evaluators_down_is_given_up_before_it_took_them_all() 
         await pool.evaluate(request())
     assert raised.value.reason == "evaluators_lost"
     assert sum(len(one.requests) for one in evaluators) == 3
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_what_takes_one_or_two_evaluators_down_again_and_again_is_given_up_too(count: int) -> None:
+    evaluators = [Evaluator(instance=str(number)) for number in range(count)]
+    for one in evaluators:
+        one.scripts = [one.dies_while_it_runs for _ in range(9)]
+    pool = a_pool(*evaluators)
+    await pool.connect()
+    with pytest.raises(NotEvaluated, match="lost while they ran it") as raised:
+        await pool.evaluate(request())
+    assert raised.value.reason == "evaluators_lost"
+    assert sum(len(one.requests) for one in evaluators) == QUICK.lives
+
+
+async def test_a_connection_that_breaks_is_no_evaluator_that_is_lost_again() -> None:
+    one = Evaluator()
+    one.scripts = [lost_while_it_ran for _ in range(9)]
+    pool = a_pool(one)
+    await pool.connect()
+    assert (await pool.evaluate(request())).verdict is Verdict.PASSED
+    assert len(one.requests) == 10
 
 
 async def test_being_lost_while_it_waited_says_nothing_about_a_candidate() -> None:

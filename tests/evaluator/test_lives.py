@@ -19,7 +19,8 @@ from scripted_executor import PROBLEM, candidate
 
 from kernelevo_api import errors
 from kernelevo_api.channel import RetryPolicy
-from kernelevo_api.client import AsyncEvaluatorClient, EvaluatorClient
+from kernelevo_api.client import AsyncEvaluatorClient, EvaluatorClient, problem_digest
+from kernelevo_api.pool import EvaluatorPool, PoolSettings
 from kernelevo_api.types import Candidate, EvaluateRequest, Evaluation, Problem, Verdict
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Life:
 
     def __init__(self, folder: Path, database_url: str | None = None) -> None:
         self.database_url = database_url
+        self.slots = 1
         self.address = f"unix:{folder / 'e.sock'}"
         self.state = folder / "state"
         self.log = folder / "log"
@@ -47,7 +49,8 @@ class Life:
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ
-            | {"SCRIPTED_RELEASE": str(self.gate), "KERNELEVO_EVALUATOR_DATABASE_URL": self.database_url or ""},
+            | {"SCRIPTED_RELEASE": str(self.gate), "KERNELEVO_EVALUATOR_DATABASE_URL": self.database_url or ""}
+            | {"SCRIPTED_SLOTS": str(self.slots)},
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith("unix:")
@@ -141,6 +144,68 @@ async def test_the_queue_goes_on_by_itself(life: Life) -> None:
             while not isinstance(found := await client.get_evaluation(request_id=asked.request_id), Evaluation):
                 await asyncio.sleep(0.02)
         assert await client.evaluate(asked) == found
+
+
+async def supervise(life: Life) -> None:
+    """Start it again whenever it has ended, as systemd would."""
+    while True:
+        assert life.process is not None
+        if life.process.poll() is not None:
+            life.end(signal.SIGKILL)
+            await asyncio.to_thread(life.start)
+        await asyncio.sleep(0.05)
+
+
+async def test_what_takes_the_host_down_is_begun_three_times_and_what_ran_beside_it_is_not_blamed(life: Life) -> None:
+    life.slots = 2
+    life.start()
+    supervising = asyncio.create_task(supervise(life))
+    settings = PoolSettings(probe_s=0.05, longest_probe_s=0.05)
+    try:
+        async with EvaluatorPool.of([life.address], settings=settings) as pool, asyncio.timeout(90):
+            await pool.connect()
+            report = await pool.register(Problem(source=PROBLEM))
+            known = {"problem": None, "problem_digest": report.problem_digest}
+            deadly, beside = ask("passed die", **known), ask("passed hold", **known)
+            waiting = asyncio.create_task(pool.evaluate(beside))
+            await life.until("started passed hold")
+            killed = asyncio.create_task(pool.evaluate(deadly))
+            while life.lines().count("started passed die") < 2:
+                await asyncio.sleep(0.02)
+            # From now on the deadly one runs alone, before the other or after it.
+            life.gate.touch()
+            assert (await waiting).verdict is Verdict.PASSED
+            evaluation = await killed
+            assert evaluation.verdict is Verdict.CRASHED and "lost 3 times" in evaluation.message
+            assert life.lines().count("started passed die") == 3
+            # Nor is it begun for whoever asks next; only for who asks for a fresh measurement.
+            again = await pool.evaluate(ask("passed die", **known))
+            assert again.verdict is Verdict.CRASHED and again.evaluation_id != evaluation.evaluation_id
+            assert life.lines().count("started passed die") == 3
+            fresh = asyncio.create_task(pool.evaluate(ask("passed die", fresh=True, **known)))
+            while life.lines().count("started passed die") < 4:
+                await asyncio.sleep(0.02)
+            assert (await fresh).verdict is Verdict.CRASHED
+            assert life.lines().count("started passed die") == 6
+    finally:
+        supervising.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await supervising
+
+
+async def test_a_problem_whose_audit_takes_the_host_down_is_refused(life: Life) -> None:
+    life.start()
+    source = f"{PROBLEM}# die\n"
+    supervising = asyncio.create_task(supervise(life))
+    try:
+        async with AsyncEvaluatorClient(life.address, retry=RetryPolicy(unavailable_s=60)) as client:
+            with pytest.raises(errors.ProblemRefused, match="lost 3 times"):
+                await client.evaluate(ask("passed", problem=Problem(source=source)), timeout=90)
+        assert life.lines().count(f"audits {problem_digest(source)}") == 3
+    finally:
+        supervising.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await supervising
 
 
 def test_the_client_of_threads(life: Life) -> None:

@@ -43,6 +43,9 @@ class PoolSettings:
     """Faults of an evaluator's own, over all requests, after which it is left alone."""
     tries: int = 3
     """Faults or senseless answers for one request, and evaluators lost while they ran it, after which it is given up."""
+    lives: int = 4
+    """Lives of evaluators, one that comes back counted each time, that ended while they ran one request, after which it is given
+    up. More than an evaluator itself allows, so that one that comes back says first what it makes of the candidate."""
 
 
 class EvaluatorTransport(Protocol):

@@ -34,8 +34,10 @@ class Attempt:
     """Failed at this request; asked again only where there is no other."""
     refused: dict[Endpoint, CallRefused] = field(default_factory=dict)
     """Will not take it at all: a limit or a language of their own."""
-    lost: list[str] = field(default_factory=list)
-    """Evaluators that went away while they ran it."""
+    lost: list[tuple[str, str]] = field(default_factory=list)
+    """Evaluators that went away while they ran it, by name and life: a connection that breaks is no life that ends."""
+    life: str = ""
+    """Life of the evaluator that holds it, as far as that says."""
     running: bool = False
 
 

@@ -2,7 +2,7 @@
 
 What is retried is what is not the candidate's doing: an evaluator that is gone, drains, is full or has failed. A request keeps
 its `request_id` wherever it goes, so an evaluator that held it already replays what it found. A request that was running on
-several evaluators when each of them was lost is given up, before it takes the next one down.
+several evaluators, or on one again and again, when each of them was lost is given up, before it takes the next one down.
 """
 
 from __future__ import annotations
@@ -372,6 +372,7 @@ class EvaluatorPool:
         on_progress: Callable[[Progress], None] | None,
     ) -> Evaluation:
         attempt.running = False
+        attempt.life = endpoint.capabilities.life_id if endpoint.capabilities is not None else ""
 
         def told(progress: Progress) -> None:
             attempt.running = progress.stage not in _WAITING_STAGES
@@ -406,11 +407,13 @@ class EvaluatorPool:
                 self._count(error, endpoint, attempt)
             case Unreachable():
                 self._members.set_aside(endpoint, str(error))
-                if attempt.running and endpoint.name not in attempt.lost:
-                    attempt.lost.append(endpoint.name)
-                    if len(attempt.lost) >= self.settings.tries:
+                life = endpoint.name, attempt.life
+                if attempt.running and life not in attempt.lost:
+                    attempt.lost.append(life)
+                    names = [name for name, _ in attempt.lost]
+                    if len(set(names)) >= self.settings.tries or len(names) >= self.settings.lives:
                         raise NotEvaluated(
-                            "evaluators_lost", f"evaluators were lost while they ran it: {', '.join(attempt.lost)}"
+                            "evaluators_lost", f"evaluators were lost while they ran it: {', '.join(names)}"
                         ) from error
             case UnknownProblem() if digest in self._problems:
                 endpoint.registered.discard(digest)

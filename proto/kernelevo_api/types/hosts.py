@@ -138,3 +138,5 @@ class Capabilities:
     maximum_source_bytes: int = 0
     queue: QueueState | None = None
     efforts: tuple[Effort, ...] = ()
+    life_id: str = ""
+    """Another one each time that it starts."""

@@ -506,6 +506,7 @@ class GetCapabilitiesResponse(_message.Message):
     MAXIMUM_SOURCE_BYTES_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     EFFORTS_FIELD_NUMBER: _builtins.int
+    LIFE_ID_FIELD_NUMBER: _builtins.int
     api_version: _builtins.str
     """Of the messages, e.g. "v1"."""
     protocol_version: _builtins.int
@@ -515,6 +516,8 @@ class GetCapabilitiesResponse(_message.Message):
     instance_id: _builtins.str
     """Stable for one installation; names its store."""
     maximum_source_bytes: _builtins.int
+    life_id: _builtins.str
+    """Another one each time that it starts."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
@@ -551,10 +554,11 @@ class GetCapabilitiesResponse(_message.Message):
         maximum_source_bytes: _builtins.int = ...,
         queue: Global___QueueState | None = ...,
         efforts: _abc.Iterable[Global___Effort.ValueType] | None = ...,
+        life_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_limits", b"default_limits", "maximum_limits", b"maximum_limits", "queue", b"queue", "sandbox", b"sandbox"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_version", b"api_version", "default_limits", b"default_limits", "devices", b"devices", "efforts", b"efforts", "evaluator_version", b"evaluator_version", "instance_id", b"instance_id", "languages", b"languages", "maximum_limits", b"maximum_limits", "maximum_source_bytes", b"maximum_source_bytes", "protocol_version", b"protocol_version", "queue", b"queue", "sandbox", b"sandbox", "toolchain", b"toolchain"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_version", b"api_version", "default_limits", b"default_limits", "devices", b"devices", "efforts", b"efforts", "evaluator_version", b"evaluator_version", "instance_id", b"instance_id", "languages", b"languages", "life_id", b"life_id", "maximum_limits", b"maximum_limits", "maximum_source_bytes", b"maximum_source_bytes", "protocol_version", b"protocol_version", "queue", b"queue", "sandbox", b"sandbox", "toolchain", b"toolchain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
