@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kernelevo_api.pool import Change, Notice
-from kernelevo_api.types import Effort, Evaluation, Progress, Ratio, Verdict
+from kernelevo_api.types import Effort, Progress, Ratio, Verdict
 from kernelevo_searcher.events import (
     CandidateProposed,
     EvaluationFailed,
@@ -43,17 +43,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Display",
-    "describe_evaluation",
     "drain_line",
     "ledger_lines",
     "line_of",
+    "one_line",
     "open_display",
     "plain",
     "ratio_text",
 ]
 
 _LONGEST_IDEA = 80
-_EXCERPT_LINES = 12
 
 
 def plain(text: str) -> str:
@@ -64,7 +63,8 @@ def plain(text: str) -> str:
     )
 
 
-def _one_line(text: str, longest: int) -> str:
+def one_line(text: str, longest: int) -> str:
+    """The text as one plain line of at most so many characters."""
     joined = " ".join(plain(text).split())
     return joined if len(joined) <= longest else f"{joined[: longest - 1]}…"
 
@@ -85,7 +85,7 @@ def line_of(record: Record, state: RunState) -> str | None:
             names = ", ".join(event.evaluators)
             return f"evaluator {plain(names)}, device {plain(event.device.name)} {plain(event.device.architecture)}".rstrip()
         case EvaluatorChanged() as event:
-            return f"evaluator {_one_line(str(Notice(event.change, event.evaluator, event.reason)), 300)}"
+            return f"evaluator {one_line(str(Notice(event.change, event.evaluator, event.reason)), 300)}"
         case ProblemRegistered() as event:
             return _registered(event)
         case MemoryRead() as event:
@@ -93,19 +93,19 @@ def line_of(record: Record, state: RunState) -> str | None:
         case EvaluationFinished() as event:
             return _evaluated(event, state)
         case EvaluationFailed() as event:
-            return f"{event.candidate_id} not evaluated ({event.reason}): {_one_line(event.message, 200)}"
+            return f"{event.candidate_id} not evaluated ({event.reason}): {one_line(event.message, 200)}"
         case ModelCallFinished(outcome=ReplyOutcome.OK):
             return None
         case ModelCallFinished() as event:
-            return f"{event.call_id} reply without a candidate ({event.outcome.value}): {_one_line(event.detail, 120)}"
+            return f"{event.call_id} reply without a candidate ({event.outcome.value}): {one_line(event.detail, 120)}"
         case ModelCallFailed() as event:
-            return f"{event.call_id} no reply: {_one_line(event.message, 300)}"
+            return f"{event.call_id} no reply: {one_line(event.message, 300)}"
         case Paused() as event:
-            return f"paused: {_one_line(event.reason, 300)}"
+            return f"paused: {one_line(event.reason, 300)}"
         case Resumed() as event:
             return f"{plain(event.model)} goes on" if event.model is not None else "going on"
         case StopDecided() as event:
-            return f"search ends: {_one_line(event.reason, 300)}"
+            return f"search ends: {one_line(event.reason, 300)}"
         case VerificationStarted() as event:
             return f"verifying {', '.join(event.candidate_ids)} with new inputs, timed twice"
         case _:
@@ -128,26 +128,26 @@ def _evaluated(event: EvaluationFinished, state: RunState) -> str | None:
     candidate = state.candidates[event.candidate_id]
     effort = event.evaluation.effort
     if is_ours(event.evaluation):
-        return f"{candidate.id} came to nothing through no fault of its own: {_one_line(event.evaluation.message, 200)}"
+        return f"{candidate.id} came to nothing through no fault of its own: {one_line(event.evaluation.message, 200)}"
     if effort is Effort.FINAL:
         timing = event.evaluation.timing
         confirmed = (
             f", confirmed {ratio_text(timing.confirmation)}" if timing is not None and timing.confirmation else ""
         )
-        return f"{candidate.id} final {_one_line(summary_of(event.evaluation), 160)}{confirmed}"
+        return f"{candidate.id} final {one_line(summary_of(event.evaluation), 160)}{confirmed}"
     star = "*" if state.best_id == candidate.id else " "
     how = (
         "measured again"
         if effort is Effort.FULL and Effort.SCREEN in candidate.evaluations
         else _what(candidate.proposed)
     )
-    return f"{star} {candidate.id} {_one_line(summary_of(event.evaluation), 160)}  {how}"
+    return f"{star} {candidate.id} {one_line(summary_of(event.evaluation), 160)}  {how}"
 
 
 def _what(proposed: CandidateProposed) -> str:
     parents = " and ".join(each for each in (proposed.parent_id, proposed.other_id) if each is not None)
     parent = f" of {parents}" if parents else ""
-    return f"{proposed.action.value}{parent}: {_one_line(proposed.idea, _LONGEST_IDEA)}"
+    return f"{proposed.action.value}{parent}: {one_line(proposed.idea, _LONGEST_IDEA)}"
 
 
 def drain_line(state: RunState | None) -> str:
@@ -181,7 +181,7 @@ def _status(state: RunState, began: float, doing: dict[str, str], *, draining: b
         parts.append(f"best {ratio_text(best.speedup)} ({best.id})")
     if state.paused:
         parts.append("paused")
-    parts += [_one_line(f"{name} {what}".strip(), 60) for name, what in doing.items()]
+    parts += [one_line(f"{name} {what}".strip(), 60) for name, what in doing.items()]
     return " · ".join(parts)
 
 
@@ -199,10 +199,6 @@ def ledger_lines(state: RunState) -> list[str]:
             f"{row.usage.total_tokens:,} tokens ({dollars}{estimated})"
         )
     return lines
-
-
-_MOST_LAUNCHES = 12
-"""Kernels of a profile that are shown."""
 
 
 class Display(Protocol):
@@ -247,7 +243,7 @@ class PlainDisplay:
         stage = progress.stage.value if progress.stage is not None else ""
         if not candidate_id and stage and stage != self._stage:
             self._stage = stage
-            self._say(f"  {stage}: {_one_line(progress.message, 120)}")
+            self._say(f"  {stage}: {one_line(progress.message, 120)}")
 
     def draining(self) -> None:
         """Tell that the run was asked to end."""
@@ -332,120 +328,3 @@ def open_display(stream: TextIO, *, live: bool | None = None) -> LiveDisplay | P
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     use_live = console.is_terminal and not console.is_dumb_terminal if live is None else live
     return LiveDisplay(console) if use_live else PlainDisplay(stream)
-
-
-# One evaluation in full.
-
-
-def describe_evaluation(evaluation: Evaluation, *, over: str) -> str:
-    """A verdict for people: what happened, where, how sure, and what to look at."""
-    lines = [
-        f"verdict: {evaluation.verdict.value}" + (f" (stage {evaluation.stage.value})" if evaluation.stage else "")
-    ]
-    if evaluation.message:
-        lines.append(plain(evaluation.message.strip()))
-    if evaluation.limit is not None:
-        lines.append(f"limit: {evaluation.limit.value}")
-    lines += _timing_lines(evaluation, over)
-    lines += _correctness_lines(evaluation)
-    lines += _profile_lines(evaluation)
-    lines += _error_lines(evaluation)
-    for finding in evaluation.findings:
-        where = f" (line {finding.line})" if finding.line is not None else ""
-        lines.append(f"finding: {plain(finding.code)}: {_one_line(finding.message, 300)}{where}")
-    if evaluation.problem_accepted_with_mark:
-        lines.append("note: the problem was accepted although its audit refuses it; do not publish this figure")
-    if evaluation.from_cache:
-        lines.append("note: answered from an equal earlier evaluation; --fresh measures again")
-    return "\n".join(lines)
-
-
-def _timing_lines(evaluation: Evaluation, over: str) -> list[str]:
-    timing = evaluation.timing
-    if timing is None or timing.speedup is None:
-        return []
-    lines = [f"speedup: {ratio_text(timing.speedup)} over {over}"]
-    if timing.confirmation is not None:
-        lines.append(f"second timing: {ratio_text(timing.confirmation)}")
-    if timing.candidate_us is not None and timing.baseline_us is not None:
-        lines.append(f"time of a call: {timing.candidate_us:.2f} us, baseline {timing.baseline_us:.2f} us")
-    if timing.floor_us:
-        lines.append(f"memory floor: {timing.floor_us:.2f} us")
-    if timing.trust is not None:
-        lines.append(f"trust: {timing.trust.value}")
-    if timing.stopped_at_bound:
-        lines.append("timing ended early: the bound was out of reach")
-    lines += [f"remark: {_one_line(remark, 200)}" for remark in timing.remarks]
-    return lines
-
-
-def _profile_lines(evaluation: Evaluation) -> list[str]:
-    profile = evaluation.profile
-    if profile is None:
-        return []
-    lines = [f"held up by: {profile.bottleneck.value}"] if profile.bottleneck is not None else []
-    roofline = profile.roofline
-    if roofline is not None:
-        told = f"{roofline.gb_per_s:.0f} GB/s, {roofline.bandwidth_share:.0%} of what was measured"
-        if roofline.operations:
-            told += f"; {roofline.tflop_per_s:.3g} TFLOP/s"
-            told += f", {roofline.rate_share:.0%} of what was measured" if roofline.rate_share is not None else ""
-        lines.append(f"beside the device: {told}")
-    for launch in profile.launches[:_MOST_LAUNCHES]:
-        share = launch.total_us / profile.traced_us if profile.traced_us else 0.0
-        own = "" if launch.of_candidate else " (library)"
-        lines.append(f"  {share:4.0%} {launch.total_us:10.2f} us  {launch.count}x {_one_line(launch.kernel, 100)}{own}")
-    return lines + [f"profile: {_one_line(remark, 300)}" for remark in profile.remarks]
-
-
-def _correctness_lines(evaluation: Evaluation) -> list[str]:
-    correctness = evaluation.correctness
-    if correctness is None:
-        return []
-    lines = [
-        f"checked: {correctness.trials} trials, {correctness.elements_compared} elements, "
-        f"{correctness.timed_calls_compared} timed calls"
-    ]
-    if evaluation.checked_on is not None:
-        lines[0] += f", on the {evaluation.checked_on.value}"
-    mismatch = correctness.mismatch
-    if mismatch is not None:
-        place = ", ".join(map(str, mismatch.index))
-        lines.append(
-            f"worst element: output {mismatch.output_index} [{place}] is {mismatch.got!r}, expected {mismatch.expected!r} "
-            f"(error {mismatch.error:.3g}, budget {mismatch.budget:.3g}; {mismatch.elements_wrong} of {mismatch.elements} wrong)"
-        )
-    return lines
-
-
-def _error_lines(evaluation: Evaluation) -> list[str]:
-    lines: list[str] = []
-    if evaluation.error is not None:
-        where = f" at line {evaluation.error.line}" if evaluation.error.line is not None else ""
-        lines.append(f"raised: {plain(evaluation.error.type)}: {_one_line(evaluation.error.message, 400)}{where}")
-        lines += _excerpt(evaluation.error.traceback, last=True)
-    build = evaluation.build
-    if build is not None and evaluation.verdict is Verdict.COMPILE_ERROR:
-        for diagnostic in build.diagnostics[:5]:
-            place = ":".join(
-                str(part) for part in (diagnostic.file, diagnostic.line, diagnostic.column) if part not in ("", None)
-            )
-            lines.append(f"{plain(place)}: {plain(diagnostic.severity)}: {_one_line(diagnostic.message, 300)}")
-            lines += _excerpt(diagnostic.excerpt)
-        if not build.diagnostics and build.log is not None:
-            lines += _excerpt(build.log.tail or build.log.head, last=True)
-    ending = evaluation.sandbox_ending
-    if ending is not None and ending.kind is not None:
-        detail = f": {_one_line(ending.detail, 300)}" if ending.detail else ""
-        lines.append(f"sandbox: {ending.kind.value}{detail}")
-    if evaluation.output is not None and evaluation.verdict is not Verdict.PASSED:
-        printed = _excerpt(evaluation.output.tail or evaluation.output.head, last=True)
-        if printed:
-            lines += [f"printed ({evaluation.output.total_bytes} bytes):", *printed]
-    return lines
-
-
-def _excerpt(text: str, *, last: bool = False) -> list[str]:
-    lines = [line for line in plain(text).splitlines() if line.strip()]
-    cut = lines[-_EXCERPT_LINES:] if last else lines[:_EXCERPT_LINES]
-    return [f"    {line[:200]}" for line in cut]

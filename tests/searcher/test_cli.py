@@ -17,8 +17,9 @@ import kernelevo
 from kernelevo_api.pool import Endpoint, EvaluatorPool
 from kernelevo_api.types import Effort, Evaluation, Problem, Ratio, Timing, Verdict
 from kernelevo_searcher.cli import app
-from kernelevo_searcher.display import describe_evaluation, plain
+from kernelevo_searcher.display import plain
 from kernelevo_searcher.engine import Engine, start_events
+from kernelevo_searcher.evaluation_text import describe_evaluation
 from kernelevo_searcher.events import RunSettings
 from kernelevo_searcher.inputs import read_problem
 from kernelevo_searcher.mechanisms import Mechanism, PolicyName

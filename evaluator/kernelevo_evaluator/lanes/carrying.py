@@ -8,16 +8,28 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kernelevo_api.types import BaselineKind, CapturedText, Evaluation, Language, Stage, StageTime, Timeline, Verdict
+from kernelevo_api.types import (
+    BaselineKind,
+    Build,
+    CapturedText,
+    Evaluation,
+    Language,
+    Stage,
+    StageTime,
+    Timeline,
+    Verdict,
+)
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.lanes.loading import Builds, LoadFailure
 from kernelevo_evaluator.lanes.runners import RunnerLimits
+from kernelevo_evaluator.lanes.tools import ToolMissing, find_tool
 
 if TYPE_CHECKING:
     from kernelevo_api.types import Environment, Limits
     from kernelevo_evaluator.executor import Job, ProgressCallback
     from kernelevo_evaluator.lanes.lane import Lane
     from kernelevo_evaluator.lanes.runners import HeldRunner
+    from kernelevo_evaluator.lanes.tools import Tool
     from kernelevo_evaluator.referee.outcome import Outcome
     from kernelevo_sandbox import Captured, Ending
 
@@ -92,13 +104,13 @@ class Carrying:
         """Triton on a lane without a GPU runs under its interpreter."""
         return language is Language.TRITON and self._lane.gpu is None
 
-    async def _take(self, label: str) -> HeldRunner:
+    async def _take(self, label: str, tool: Tool | None = None) -> HeldRunner:
         limits = runner_limits(self._job.limits)
-        runner = await self._lane.pool.take(limits, label)
+        runner = await self._lane.pool.take(limits, label, tool)
         self._runners.append(runner)
         return runner
 
-    async def _load(self, name: str) -> HeldRunner | LoadFailure:
+    async def _load(self, name: str, tool: Tool | None = None) -> HeldRunner | LoadFailure:
         job = self._job
         candidate = job.candidate if name == "candidate" else job.baseline_candidate
         language = job.language if name == "candidate" else job.baseline_language
@@ -106,7 +118,7 @@ class Carrying:
         assert language is not None
         assert job.limits.build_time is not None
         assert job.limits.memory_bytes is not None
-        runner = await self._take(name)
+        runner = await self._take(name, tool)
         failure = await self._lane.loader.load(
             runner,
             candidate.source,
@@ -114,13 +126,22 @@ class Carrying:
             math=job.problem.policy.math,
             seconds=job.limits.build_time.total_seconds(),
             memory_bytes=job.limits.memory_bytes,
-            builds=self._builds if name == "candidate" else Builds(),
+            builds=self._builds if name == "candidate" and tool is None else Builds(),
         )
         return failure or runner
 
-    async def _fresh(self, name: str) -> HeldRunner:
-        loaded = await self._load(name)
+    async def _fresh(self, name: str, tool_name: str = "") -> HeldRunner:
+        """Another runner; under a tool whatever fails is told to who asked, and no fault of the evaluation."""
+        tool: Tool | None = None
+        if tool_name:
+            try:
+                tool = find_tool(tool_name)
+            except ToolMissing as error:
+                raise ExecutorFault(str(error)) from error
+        loaded = await self._load(name, tool)
         if isinstance(loaded, LoadFailure):
+            if tool is not None:
+                raise ExecutorFault(f"the candidate did not load under {tool_name}: {loaded.message}")
             # Its own doing: the evaluation ends with this, and so does the referee that waits for the runner.
             self._failed_again = replace(loaded, message=f"it loaded once, and not again: {loaded.message}")
             raise ExecutorFault(self._failed_again.message)
@@ -158,7 +179,16 @@ class Carrying:
             checked_on=outcome.checked_on,
             findings=outcome.findings,
             profile=outcome.profile,
+            deep_checks=outcome.deep_checks,
+            build=self._build(outcome),
         )
+
+    def _build(self, outcome: Outcome) -> Build | None:
+        """What was built before the lane's turn, and what Triton compiled during it."""
+        build = self._builds.as_build()
+        if not outcome.compiled:
+            return build
+        return replace(build or Build(), artefacts=(*(build.artefacts if build is not None else ()), *outcome.compiled))
 
     def _base(self, verdict: Verdict, stage: Stage, message: str) -> Evaluation:
         job = self._job

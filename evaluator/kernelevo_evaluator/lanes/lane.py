@@ -12,6 +12,7 @@ import msgspec
 from kernelevo_api.types import ProblemReport, Verdict
 from kernelevo_evaluator.executor import ExecutorFault, ProblemRefused
 from kernelevo_evaluator.lanes.referee_process import RefereeProcess, Services
+from kernelevo_evaluator.lanes.runners import TOOL_START_SECONDS
 from kernelevo_evaluator.messages.referee import AttachProblem, AuditProblem, DropProblem, EvaluateCandidate
 from kernelevo_evaluator.referee.outcome import Outcome
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.lanes.runners import HeldRunner, RunnerLimits, RunnerPool
 
 _WARM_PROBLEMS = 2
+_WATCHED_RUNS = 4
+"""A profile, and a runner under each tool."""
 
 
 class Lane:
@@ -106,7 +109,7 @@ class Lane:
         self,
         job: Job,
         runners: dict[str, HeldRunner],
-        fresh: Callable[[str], Awaitable[HeldRunner]],
+        fresh: Callable[[str, str], Awaitable[HeldRunner]],
         progress: ProgressCallback,
         *,
         interpreter: bool,
@@ -155,9 +158,9 @@ class Lane:
         problem: ProblemSource,
         runners: dict[str, HeldRunner],
         progress: ProgressCallback,
-        fresh: Callable[[str], Awaitable[HeldRunner]] | None = None,
+        fresh: Callable[[str, str], Awaitable[HeldRunner]] | None = None,
     ) -> Services:
-        async def none(name: str) -> HeldRunner:
+        async def none(name: str, tool: str) -> HeldRunner:
             raise ExecutorFault(f"no fresh {name} can be had here")
 
         return Services(self.quiet, {"reference": self._references[problem.digest], **runners}, fresh or none, progress)
@@ -216,7 +219,10 @@ class Lane:
 
 def longest_seconds(limits: Limits) -> float:
     """The longest that an evaluation may hold its lane, in seconds: a guard around the limits, which end each part before."""
-    return 12 * sum(_seconds(limits, name) for name in ("prepare_time", "check_time", "run_time")) + 60
+    judged = 12 * sum(_seconds(limits, name) for name in ("prepare_time", "check_time", "run_time")) + 60
+    return judged + _WATCHED_RUNS * (
+        _seconds(limits, "build_time") + _seconds(limits, "profile_time") + TOOL_START_SECONDS
+    )
 
 
 def _seconds(limits: Limits, name: str) -> float:

@@ -37,10 +37,10 @@ class Services:
         self,
         quiet: Quiet,
         runners: dict[str, HeldRunner],
-        fresh: Callable[[str], Awaitable[HeldRunner]],
+        fresh: Callable[[str, str], Awaitable[HeldRunner]],
         progress: ProgressCallback,
     ) -> None:
-        """`fresh` gives another runner with the same module loaded, in place of the one of that name."""
+        """`fresh` gives another runner with the same module loaded, in place of the one of that name, under a tool or none."""
         self.runners = runners
         self.endings: dict[str, Ending] = {}
         self._quiet = quiet
@@ -75,15 +75,31 @@ class Services:
         elif call.what == "kill":
             self.endings[call.runner] = await runner.kill()
         elif call.what == "ended":
-            ending = self.endings[call.runner] = await runner.ending()
+            ending = await runner.ending()
+            self._record(call.runner, runner, ending)
             return HostReply(ok=True, payload=msgspec.msgpack.encode(sandbox_ending(ending))), []
         elif call.what == "fresh":
-            self.endings[call.runner] = await runner.kill()
-            runner = self.runners[call.runner] = await self._fresh(call.runner)
-            return HostReply(ok=True), [runner.fileno()]
+            return await self._renew(call, runner)
+        elif call.what == "report":
+            text = await runner.finish()
+            return HostReply(ok=True, payload=text.encode("utf-8", "replace")), []
         else:
             return HostReply(ok=False, error=f"{call.what!r} is no service"), []
         return HostReply(ok=True), []
+
+    async def _renew(self, call: HostCall, runner: HeldRunner) -> tuple[HostReply, list[int]]:
+        self._record(call.runner, runner, await runner.kill())
+        try:
+            runner = self.runners[call.runner] = await self._fresh(call.runner, call.tool)
+        except ExecutorFault as error:
+            if not call.tool:
+                raise
+            return HostReply(ok=False, error=str(error)), []
+        return HostReply(ok=True), [runner.fileno()]
+
+    def _record(self, name: str, runner: HeldRunner, ending: Ending) -> None:
+        if not runner.watched:  # what a tool writes is not what the candidate printed
+            self.endings[name] = ending
 
     async def release(self) -> None:
         """Undo the silence that a referee left behind."""

@@ -16,6 +16,7 @@ from kernelevo_api.types import SandboxEnd, SandboxEnding
 from kernelevo_evaluator.channel import AsyncChannel, ChannelError, socket_pair
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.lanes.quiet import Deadline
+from kernelevo_evaluator.lanes.tools import MEMORY_BYTES, OUTPUT_BYTES, PROCESSES
 from kernelevo_evaluator.languages.toolkit import cuda_root
 from kernelevo_evaluator.messages.codec import BUILD_REQUEST_LIMIT, MessageInvalid, encode
 from kernelevo_evaluator.messages.runner import Done, OpenDevice, Ready, decode_reply
@@ -28,12 +29,17 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.lanes.gpu import Gpu
     from kernelevo_evaluator.lanes.memory_watchdog import DeviceMemoryWatchdog
     from kernelevo_evaluator.lanes.quiet import Quiet
+    from kernelevo_evaluator.lanes.tools import Tool
     from kernelevo_evaluator.messages.runner import Reply
     from kernelevo_sandbox import Sandbox, SandboxProcess
 
 CHANNEL_FD = 3
 _START_SECONDS = 60.0
+TOOL_START_SECONDS = 120.0
+"""For a runner to come up, by itself and under a tool."""
 _LINGER_SECONDS = 2.0
+_REPORT_SECONDS = 30.0
+"""For a tool to write what it found once its runner has nothing more to do."""
 
 _ENDS = {
     EndKind.EXITED: SandboxEnd.EXITED,
@@ -74,9 +80,13 @@ class RunnerLimits:
 class HeldRunner:
     """One runner in its sandbox. The server speaks with it while its module is loaded; then its socket goes to a referee."""
 
-    def __init__(self, process: SandboxProcess, channel: AsyncChannel, sock: socket.socket) -> None:
+    def __init__(
+        self, process: SandboxProcess, channel: AsyncChannel, sock: socket.socket, *, watched: bool = False
+    ) -> None:
+        """`watched`: a tool started it, which writes to its streams."""
         self.process = process
         self.channel = channel
+        self.watched = watched
         self._socket = sock
 
     def fileno(self) -> int:
@@ -93,6 +103,15 @@ class HeldRunner:
             async with asyncio.timeout(_LINGER_SECONDS):
                 return await asyncio.shield(self.process.wait())
         return await self.process.kill()
+
+    async def finish(self) -> str:
+        """Let it end by itself, as it does once nobody holds its channel, and return what it wrote; it has half a minute."""
+        self.channel.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REPORT_SECONDS):
+                await asyncio.shield(self.process.wait())
+        ending = await self.process.kill()
+        return ending.stdout.text() + "\n" + ending.stderr.text()
 
     async def kill(self) -> Ending:
         """End it; returns when its processes are gone."""
@@ -131,16 +150,25 @@ class RunnerPool:
         self._mounts = (*runner_mounts(), *tools)
         self._closed = False
 
-    async def take(self, limits: RunnerLimits | None = None, label: str = "candidate") -> HeldRunner:
+    async def take(
+        self, limits: RunnerLimits | None = None, label: str = "candidate", tool: Tool | None = None
+    ) -> HeldRunner:
         """A ready runner, warm where there is one of these limits. It counts as background until a lane takes it.
+
+        Args:
+            tool: what to start it under; it is cold then, and has more of everything, since the tool needs it.
 
         Raises:
             ExecutorFault: no runner could be started.
         """
-        runner = await self._ready(limits, label)
+        if tool is None:
+            runner = await self._ready(limits, label)
+        else:
+            limits = limits or self._standard
+            runner = await self._start(limits, label, tool)
         allowed = (limits or self._standard).device_memory_bytes
         if self.watchdog is not None and allowed is not None:
-            self.watchdog.watch(runner.process, allowed)
+            self.watchdog.watch(runner.process, allowed if tool is None else 2 * allowed + MEMORY_BYTES)
         return runner
 
     async def _ready(self, limits: RunnerLimits | None, label: str) -> HeldRunner:
@@ -182,7 +210,7 @@ class RunnerPool:
         else:
             self._spares.append(runner)
 
-    async def _start(self, limits: RunnerLimits, label: str) -> HeldRunner:
+    async def _start(self, limits: RunnerLimits, label: str, tool: Tool | None = None) -> HeldRunner:
         ours, theirs = socket_pair()
         cores = self._cores
         process: SandboxProcess | None = None
@@ -190,6 +218,7 @@ class RunnerPool:
             process = await self._sandbox.start(
                 SandboxSpec(
                     argv=(
+                        *(tool.argv if tool is not None else ()),
                         sys.executable,
                         "-P",
                         "-m",
@@ -199,23 +228,19 @@ class RunnerPool:
                         "cuda" if self._gpu is not None else "cpu",
                         "-" if cores.timed is None else str(cores.timed),
                         ",".join(str(core) for core in sorted(cores.background)),
+                        "watched" if tool is not None else "-",
                     ),
-                    env=runner_environment(len(cores.all), self._gpu),
-                    limits=Limits(
-                        memory_bytes=limits.memory_bytes,
-                        processes=limits.processes,
-                        output_bytes=limits.output_bytes,
-                        tmpfs_bytes=limits.temporary_bytes,
-                    ),
+                    env=runner_environment(len(cores.all), self._gpu) | dict(tool.environment if tool else {}),
+                    limits=_sandbox_limits(limits, tool),
                     fds={CHANNEL_FD: theirs.fileno()},
-                    mounts=self._mounts,
+                    mounts=(*self._mounts, *(tool.mounts if tool is not None else ())),
                     devices=self._gpu.nodes if self._gpu is not None else (),
                     cpus=cores.all,
                     label=label,
                 )
             )
             channel = AsyncChannel(ours, BUILD_REQUEST_LIMIT)
-            runner = HeldRunner(process, channel, ours)
+            runner = HeldRunner(process, channel, ours, watched=tool is not None)
             if not cores.background_apart:
                 await self._quiet.add(process)
             if not isinstance(reply := await self._answer(runner), Ready):
@@ -241,7 +266,8 @@ class RunnerPool:
 
     async def _answer(self, runner: HeldRunner) -> Reply:
         try:
-            data = await Deadline(self._quiet, _START_SECONDS).result(asyncio.create_task(runner.channel.receive()))
+            seconds = TOOL_START_SECONDS if runner.watched else _START_SECONDS
+            data = await Deadline(self._quiet, seconds).result(asyncio.create_task(runner.channel.receive()))
             return decode_reply(data)
         except (ChannelError, MessageInvalid, TimeoutError) as error:
             ending = await runner.kill()
@@ -274,6 +300,16 @@ class RunnerPool:
         self._spares.clear()
         if self.watchdog is not None:
             await self.watchdog.close()
+
+
+def _sandbox_limits(limits: RunnerLimits, tool: Tool | None) -> Limits:
+    """A runner's own limits, and on top of them what a tool around it takes."""
+    return Limits(
+        memory_bytes=limits.memory_bytes + (MEMORY_BYTES if tool is not None else 0),
+        processes=limits.processes + (PROCESSES if tool is not None else 0),
+        output_bytes=limits.output_bytes + (OUTPUT_BYTES if tool is not None else 0),
+        tmpfs_bytes=limits.temporary_bytes + (OUTPUT_BYTES if tool is not None else 0),
+    )
 
 
 def runner_environment(threads: int, gpu: Gpu | None = None) -> dict[str, str]:

@@ -87,12 +87,16 @@ ToReferee = AttachProblem | DropProblem | AuditProblem | EvaluateCandidate | Pro
 
 
 class HostCall(msgspec.Struct, frozen=True, tag="host"):
-    """Something only the server can do: freeze, thaw, kill, ended, fresh, progress. `runner` names whom."""
+    """Something only the server can do: freeze, thaw, kill, ended, fresh, report, progress. `runner` names whom.
+
+    `tool`: what a fresh runner is started under, for one that shall be watched.
+    """
 
     what: str
     runner: str = ""
     text: str = ""
     stage: str = ""
+    tool: str = ""
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):

@@ -16,6 +16,8 @@ from kernelevo_evaluator.messages.layout import Layout  # noqa: TC001 - msgspec 
 
 MOST_TRACED = 128
 """Most kernels that a trace tells of."""
+MOST_KERNELS = 64
+"""Most compiled kernels that a runner describes."""
 
 # Claims end in a result that others store and show: what they may fill is bounded where they arrive.
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
@@ -23,6 +25,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=16384)]
 _Source = Annotated[str, msgspec.Meta(max_length=1 << 19)]
 _Line = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 _Places = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)], ...], msgspec.Meta(max_length=1 << 15)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 _Microseconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
 _Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 
@@ -168,6 +171,21 @@ class CountOperations(msgspec.Struct, frozen=True, tag="count_operations"):
     slot: int
 
 
+class CallAlone(msgspec.Struct, frozen=True, tag="call_alone"):
+    """Call the model once for a tool that watches the process: on copies of a slot's inputs, each in an allocation of its own,
+    between the marks that tell a profiler where to look."""
+
+    nonce: int
+    ring: int
+    slot: int
+
+
+class DescribeKernels(msgspec.Struct, frozen=True, tag="describe_kernels"):
+    """Say what the kernels that Triton compiled here use on the device."""
+
+    nonce: int
+
+
 class RunExpected(msgspec.Struct, frozen=True, tag="run_expected"):
     """Reference only: compute one slot's outputs at `precision` into an expected slot."""
 
@@ -220,6 +238,8 @@ Command = (
     | CloseRing
     | TraceCalls
     | CountOperations
+    | CallAlone
+    | DescribeKernels
     | RunExpected
     | CompileModel
     | WriteSeed
@@ -288,6 +308,24 @@ class Counted(msgspec.Struct, frozen=True, tag="counted", forbid_unknown_fields=
     operations: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
+class CompiledKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kernel that Triton compiled, in one of its variants. Counts are of a thread, bytes of shared memory of a block."""
+
+    name: _Name
+    digest: _Name
+    nbytes: _Bytes
+    registers: _Line | None
+    shared_memory_bytes: _Bytes
+    spill_bytes: _Bytes | None
+
+
+class Kernels(msgspec.Struct, frozen=True, tag="kernels", forbid_unknown_fields=True):
+    """What Triton compiled in this process, in the order of its names."""
+
+    nonce: int
+    kernels: Annotated[tuple[CompiledKernel, ...], msgspec.Meta(max_length=MOST_KERNELS)]
+
+
 LimitReached = Literal["", "file_size", "open_files", "processes", "temporary_files"]
 """A limit of the sandbox, by the value of its `LimitKind`; empty for none."""
 
@@ -333,7 +371,7 @@ class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fiel
     error_handling: bool = True
 
 
-Reply = Ready | Done | Constructed | Described | Traced | Counted | Failed | SeedWritten | BuildRequest
+Reply = Ready | Done | Constructed | Described | Traced | Counted | Kernels | Failed | SeedWritten | BuildRequest
 
 _command_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Command)
 _reply_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)

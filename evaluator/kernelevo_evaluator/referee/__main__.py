@@ -26,10 +26,11 @@ from kernelevo_evaluator.messages.referee import (
 )
 from kernelevo_evaluator.referee import machine
 from kernelevo_evaluator.referee.audit import Audit
-from kernelevo_evaluator.referee.evaluate import Evaluation, Request
+from kernelevo_evaluator.referee.evaluate import Evaluation
 from kernelevo_evaluator.referee.host import Host
 from kernelevo_evaluator.referee.outcome import Decided, Outcome
 from kernelevo_evaluator.referee.reference import Reference, attach
+from kernelevo_evaluator.referee.request import Request
 from kernelevo_evaluator.referee.spaces import DeviceSpace, HostSpace
 
 if TYPE_CHECKING:

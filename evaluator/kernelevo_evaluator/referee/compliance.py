@@ -93,8 +93,17 @@ def share_on_cpu(trace: Traced) -> Share:
     return Share(1 - held, held, working[0].name if working else "", trace.wall_us)
 
 
-def look(subject: Subject, *, refuses: bool, timing: Timing | None) -> list[Finding]:
-    """Findings on what a call of a candidate runs, with the inputs that lie in its check ring.
+def trace(subject: Subject, findings: list[Finding]) -> Traced | None:
+    """What a call of a candidate runs, with the inputs that lie in its check ring; `None`, and a finding, where it fails."""
+    try:
+        return subject.runner.ask(TraceCalls(nonce=nonce(), ring=CHECK_RING, slot=0), Traced)
+    except RunnerFailed as error:
+        findings.append(Finding(code="not_traced", message=f"what ran could not be traced: {error}"[:1000]))
+        return None
+
+
+def look(subject: Subject, trace: Traced, *, refuses: bool, timing: Timing | None) -> list[Finding]:
+    """Findings on what was traced of a candidate's call.
 
     Args:
         refuses: whether a candidate of a GPU whose own kernels do next to nothing is refused, not only told so.
@@ -104,10 +113,6 @@ def look(subject: Subject, *, refuses: bool, timing: Timing | None) -> list[Find
         Decided: `NOT_THE_LANGUAGE`.
     """
     gpu = subject.reference.space.device.type == "cuda"
-    try:
-        trace = subject.runner.ask(TraceCalls(nonce=nonce(), ring=CHECK_RING, slot=0), Traced)
-    except RunnerFailed as error:
-        return [Finding(code="not_traced", message=f"what ran could not be traced: {error}"[:1000])]
     share = share_on_gpu(trace) if gpu else share_on_cpu(trace)
     if share.traced_us <= 0.0:
         return [Finding(code="not_traced", message="no kernel was seen in the trace of a call")]

@@ -2,77 +2,40 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import (
     BaselineKind,
     CheckedOn,
     Effort,
-    Language,
     LimitKind,
     Profile,
     Stage,
-    StageTime,
     TimingPolicy,
     Verdict,
 )
-from kernelevo_evaluator.referee import compliance
 from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.checks import Subject, Tally, require_evidence
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, shape_class, sizes_of
 from kernelevo_evaluator.referee.clock import Clock, Ring
+from kernelevo_evaluator.referee.looks import Looks
 from kernelevo_evaluator.referee.machine import FLOOR_MARGIN
 from kernelevo_evaluator.referee.outcome import Decided, Outcome
-from kernelevo_evaluator.referee.profile import record
 from kernelevo_evaluator.referee.reference import Reference, attach
+from kernelevo_evaluator.referee.request import Request, Stages
 from kernelevo_evaluator.referee.rings import CHECK_RING, TIMING_RING
 from kernelevo_evaluator.referee.runners import Runner
 from kernelevo_evaluator.referee.timing import Session, timing_of
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from datetime import timedelta
 
-    from kernelevo_api.types import Limits, ProblemReport, Ratio, Timing
+    from kernelevo_api.types import Ratio, Timing
     from kernelevo_evaluator.messages.referee import MachineFacts
     from kernelevo_evaluator.referee.clock import Side
     from kernelevo_evaluator.referee.host import Host
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is asked of one evaluation, resolved."""
-
-    source: str
-    """Of the problem: a baseline under torch.compile loads it into a runner of its own."""
-    report: ProblemReport
-    limits: Limits
-    effort: Effort
-    baseline: BaselineKind
-    interpreter: bool
-    skip_timing: bool
-    bound_speedup: float | None
-    language: Language
-    profile: bool = False
-
-
-@dataclass(slots=True)
-class Stages:
-    """When each stage ran."""
-
-    done: list[StageTime] = field(default_factory=list)
-
-    @contextmanager
-    def during(self, stage: Stage) -> Iterator[None]:
-        """Record a stage, however it ends."""
-        start = datetime.now(UTC)
-        try:
-            yield
-        finally:
-            self.done.append(StageTime(stage=stage, start=start, end=datetime.now(UTC)))
 
 
 class Evaluation:
@@ -92,7 +55,6 @@ class Evaluation:
         self._reference = reference
         self._request = request
         self._facts = facts
-        self._profile: Profile | None = None
         self._plan = settings.PLANS[request.effort]
         self._tally = Tally()
         self._stages = Stages()
@@ -100,6 +62,8 @@ class Evaluation:
         self._baseline: Side | None = None
         self._subject = self._subject_of(Runner("candidate", candidate, host, reference.space))
         self._findings = self._subject.findings
+        self._looks = Looks(host, reference, request, facts, self._findings)
+        self._profile: Profile | None = None
 
     def carry_out(self) -> Outcome:
         """Every failure of the candidate is an outcome."""
@@ -118,6 +82,7 @@ class Evaluation:
                 checked_on=self._checked_on if self._tally.trials else None,
                 findings=tuple(self._findings),
                 stages=tuple(self._stages.done),
+                compiled=self._looks.compiled,
             )
         finally:
             self._subject.close()
@@ -135,6 +100,8 @@ class Evaluation:
             findings=tuple(self._findings),
             stages=tuple(self._stages.done),
             profile=self._profile,
+            deep_checks=tuple(self._looks.deep_checks),
+            compiled=self._looks.compiled,
         )
 
     @property
@@ -163,13 +130,13 @@ class Evaluation:
             self._host.progress(Stage.CHECK, "comparing outputs on secret inputs")
             self._check(self._subject)
             require_evidence(self._tally)
+            self._looks.compiled_kernels(self._subject)
             if self._traces_before_timing:
-                self._look_at_language(None)
+                self._looks.language(self._subject, None)
         timing = None if self._request.interpreter or self._request.skip_timing else self._timed_as_asked()
-        if self._request.profile:
+        if self._request.profile or (self._looks.goes_deep and not (timing is not None and self._is_behind(timing))):
             with self._stages.during(Stage.PROFILE):
-                self._host.progress(Stage.PROFILE, "recording what a call runs")
-                self._profile = self._profiled(timing)
+                self._look_deeper(timing)
         return timing
 
     def _timed_as_asked(self) -> Timing:
@@ -180,7 +147,7 @@ class Evaluation:
                     timing = self._confirm(timing)
             if self._request.effort is Effort.FINAL and not self._traces_before_timing:
                 self._renew_subject()
-                self._look_at_language(timing)
+                self._looks.language(self._subject, timing)
             return timing
 
     def _is_behind(self, timing: Timing) -> bool:
@@ -199,46 +166,53 @@ class Evaluation:
             return True
         return self._reference.space.device.type == "cpu" and self._request.effort is not Effort.SCREEN
 
-    def _look_at_language(self, timing: Timing | None) -> None:
-        """Findings on what ran.
-
-        Raises:
-            Decided: `NOT_THE_LANGUAGE`.
-        """
-        if self._request.language is Language.TORCH:
-            return
-        # Shares are times: nothing else of ours shall take cores from the call.
-        self._host.quiet()
-        try:
-            self._findings += compliance.look(
-                self._subject, refuses=self._request.effort is Effort.FINAL, timing=timing
-            )
-        finally:
-            self._host.loud()
+    def _look_deeper(self, timing: Timing | None) -> None:
+        """The profile that was asked for, and the tools. The verdict stands already: whatever fails here is told, no more."""
+        if self._request.profile:
+            self._host.progress(Stage.PROFILE, "recording what a call runs")
+            self._profile = self._profiled(timing)
+        if self._looks.goes_deep:
+            counters = self._looks.deeply(self._subject_under)
+            if self._profile is not None:
+                self._profile = replace(self._profile, counters=counters)
 
     def _profiled(self, timing: Timing | None) -> Profile:
-        """Whatever fails here is told in it: the verdict stands already."""
         if self._request.interpreter:
             return Profile(remarks=("nothing ran on a device: Triton's interpreter ran the kernels",))
-        call_us = timing.candidate_us if timing is not None else None
         try:
             if timing is not None:
                 # It ended with its timing.
                 self._renew_subject()
-            for runner in (self._subject.runner, self._reference.runner):
-                runner.enter(Stage.PROFILE, _seconds(self._request.limits.profile_time), LimitKind.RUN_TIME)
-            return record(self._subject, self._reference, self._request.report, self._facts, call_us)
         except Decided as decided:
-            return Profile(
-                call_us=call_us, remarks=(f"what a call runs could not be recorded: {decided.message}"[:1000],)
-            )
+            told = f"what a call runs could not be recorded: {decided.message}"
+            return Profile(call_us=timing.candidate_us if timing is not None else None, remarks=(told[:1000],))
+        return self._looks.profile(self._subject, timing)
+
+    def _subject_under(self, tool: str, seconds: float) -> Subject:
+        """The candidate in a fresh runner under a tool, prepared within so many seconds.
+
+        Raises:
+            HostFault: there is no such tool, or the runner did not come up under it.
+            Decided: it could not be prepared.
+        """
+        self._subject.close()
+        runner = Runner("candidate", self._host.fresh("candidate", tool), self._host, self._reference.space)
+        self._subject = self._subject_of(runner, Tally())
+        try:
+            self._prepare(self._subject, Stage.PROFILE, seconds)
+        except Decided:
+            # The tool tells what it saw until here once its runner ends, which it does when nobody holds its channel.
+            self._subject.close()
+            raise
+        return self._subject
 
     # --- Prepare and check
 
-    def _prepare(self, subject: Subject) -> None:
-        seconds = _seconds(self._request.limits.prepare_time)
-        subject.runner.enter(Stage.PREPARE, seconds, LimitKind.PREPARE_TIME)
-        self._reference.runner.enter(Stage.PREPARE, seconds, LimitKind.PREPARE_TIME)
+    def _prepare(self, subject: Subject, stage: Stage = Stage.PREPARE, seconds: float | None = None) -> None:
+        """`seconds`: that it may take, where it is not the request's limit for this stage."""
+        seconds = _seconds(self._request.limits.prepare_time) if seconds is None else seconds
+        for runner in (subject.runner, self._reference.runner):
+            runner.enter(stage, seconds, LimitKind.PREPARE_TIME if stage is Stage.PREPARE else LimitKind.RUN_TIME)
         self._reference.construct()
         subject.construct()
         subject.map_ring(CHECK_RING, 1)

@@ -151,11 +151,23 @@ class Host:
         payload, _ = self._call(HostCall(what="ended", runner=runner))
         return msgspec.msgpack.decode(payload, type=SandboxEnding)
 
-    def fresh(self, runner: str) -> socket.socket:
-        """Another runner with the same module loaded, in place of the one of that name, which is killed."""
-        _, fds = self._call(HostCall(what="fresh", runner=runner))
+    def fresh(self, runner: str, tool: str = "") -> socket.socket:
+        """Another runner with the same module loaded, in place of the one of that name, which is killed.
+
+        Args:
+            tool: what it is started under ("memcheck", "racecheck" or "ncu"); its words come by `report`.
+
+        Raises:
+            HostFault: with a tool alone: it is not there, or the runner did not come up under it.
+        """
+        _, fds = self._call(HostCall(what="fresh", runner=runner, tool=tool))
         self._frozen.discard(runner)
         return socket.socket(fileno=fds[0])
+
+    def report(self, runner: str) -> str:
+        """What a runner under a tool, and the tool, wrote until their end. The runner's channel is closed by then."""
+        payload, _ = self._call(HostCall(what="report", runner=runner))
+        return payload.decode("utf-8", "replace")
 
     def progress(self, stage: Stage, text: str) -> None:
         """Tell whoever watches where the job is. Advisory; no answer is awaited."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 # At run time too: the server decodes an `Outcome` by these types.
 from kernelevo_api.types import (
+    Artefact,
     CheckedOn,
     Correctness,
+    DeepCheck,
     Finding,
     LimitKind,
     Profile,
@@ -66,4 +68,7 @@ class Outcome:
     code: str = ""
     """Of a problem's fault: in one word."""
     findings: tuple[Finding, ...] = ()
+    deep_checks: tuple[DeepCheck, ...] = ()
+    compiled: tuple[Artefact, ...] = ()
+    """By Triton, on the device."""
     stages: tuple[StageTime, ...] = field(default=())

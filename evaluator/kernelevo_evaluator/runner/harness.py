@@ -14,6 +14,7 @@ from kernelevo_evaluator.channel import ChannelClosed
 from kernelevo_evaluator.messages.codec import encode
 from kernelevo_evaluator.messages.layout import TensorLeaf, TupleNode
 from kernelevo_evaluator.messages.runner import (
+    CallAlone,
     CaptureCalls,
     CloseRing,
     CompileModel,
@@ -21,6 +22,7 @@ from kernelevo_evaluator.messages.runner import (
     Constructed,
     CountOperations,
     Described,
+    DescribeKernels,
     DescribeOutputs,
     Done,
     Failed,
@@ -41,6 +43,7 @@ from kernelevo_evaluator.messages.runner import (
     decode_command,
 )
 from kernelevo_evaluator.runner import load_inline
+from kernelevo_evaluator.runner.launches import checked
 from kernelevo_evaluator.runner.modules import failed, import_source
 from kernelevo_evaluator.runner.rings import Placed, Ring, WrongInterface
 from kernelevo_evaluator.runner.values import (
@@ -139,14 +142,10 @@ class Harness:
             return Done(nonce=command.nonce)
         if isinstance(command, CaptureCalls):
             return self._capture(command)
-        if isinstance(command, TraceCalls):
-            from kernelevo_evaluator.runner.tracing import trace
+        if isinstance(command, TraceCalls | CountOperations | CallAlone | DescribeKernels):
+            from kernelevo_evaluator.runner.observing import observe
 
-            return trace(self._call, self._rings[command.ring].arguments[command.slot], self._device, command.nonce)
-        if isinstance(command, CountOperations):
-            from kernelevo_evaluator.runner.tracing import count_operations
-
-            return count_operations(self._call, self._rings[command.ring].arguments[command.slot], command.nonce)
+            return observe(command, self._call, self._rings, self._device)
         if isinstance(command, RunExpected):
             return self._run_expected(command)
         if isinstance(command, MapRing):
@@ -335,6 +334,8 @@ class Harness:
         call, arguments, store = self._call, ring.arguments, ring.store
         if ring.arena is not None:
             return self._run_in_arena(command, ring, ring.arena)
+        if self._device.type == "cuda":
+            call = checked(call)
         start = time.perf_counter_ns()
         for slot in command.slots:
             store(call(*arguments[slot]), slot)

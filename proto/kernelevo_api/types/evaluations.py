@@ -257,6 +257,23 @@ class Roofline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCounters:
+    """What the device counted while one kernel ran. Shares are of 1, and means over the launches by their time."""
+
+    kernel: str = ""
+    count: int = 0
+    total_us: float = 0.0
+    memory_share: float | None = None
+    """Of the memory's peak rate."""
+    compute_share: float | None = None
+    """Of the multiprocessors' peak rate."""
+    occupancy: float | None = None
+    """Of the warps that a multiprocessor can hold."""
+    l2_hit_share: float | None = None
+    registers: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Where a call's time goes. Recorded in the candidate's process: advice to its author, no evidence."""
 
@@ -270,6 +287,21 @@ class Profile:
     bottleneck: Bottleneck | None = None
     remarks: tuple[str, ...] = ()
     """What could not be told, and why."""
+    counters: tuple[KernelCounters, ...] = ()
+    """By the device's counters, the longest first; of one call. Empty where the host does not let them be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepCheck:
+    """What a checking tool said of one call. It runs in the candidate's sandbox: it tells of faults, and proves none absent."""
+
+    tool: str = ""
+    """"memcheck", "racecheck", or "launches"."""
+    ran: bool = False
+    """Whether it came to its end; if not, `message` says why."""
+    faults: int = 0
+    """Each told in a finding, as far as there is room."""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,3 +342,5 @@ class Evaluation:
     """The problem was accepted although its audit refused it."""
     created_at: datetime | None = None
     profile: Profile | None = None
+    deep_checks: tuple[DeepCheck, ...] = ()
+    """On a GPU, with `Effort.FINAL` or where a profile was asked for."""

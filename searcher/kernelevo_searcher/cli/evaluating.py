@@ -33,7 +33,8 @@ from kernelevo_searcher.cli.common import (
     run_interruptibly,
     settings_from,
 )
-from kernelevo_searcher.display import describe_evaluation, plain, ratio_text
+from kernelevo_searcher.display import plain, ratio_text
+from kernelevo_searcher.evaluation_text import describe_evaluation
 from kernelevo_searcher.inputs import BadInput, read_candidate
 from kernelevo_searcher.state import is_ours
 

@@ -71,7 +71,18 @@ class Session:
         ours, theirs = socket_pair()
         cores = ",".join(str(core) for core in os.sched_getaffinity(0))
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kernelevo_evaluator.runner", str(theirs.fileno()), "1", "cpu", "-", cores],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "kernelevo_evaluator.runner",
+                str(theirs.fileno()),
+                "1",
+                "cpu",
+                "-",
+                cores,
+                "-",
+            ],
             pass_fds=(theirs.fileno(),),
             stdout=subprocess.DEVNULL,
         )

@@ -1488,6 +1488,7 @@ class Evaluation(_message.Message):
     PROBLEM_ACCEPTED_WITH_MARK_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
+    DEEP_CHECKS_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
     request_id: _builtins.str
     problem_digest: _builtins.str
@@ -1536,6 +1537,10 @@ class Evaluation(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def profile(self) -> Global___Profile: ...
+    @_builtins.property
+    def deep_checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeepCheck]:
+        """On a GPU, with EFFORT_FINAL or where a profile was asked for."""
+
     def __init__(
         self,
         *,
@@ -1564,10 +1569,11 @@ class Evaluation(_message.Message):
         problem_accepted_with_mark: _builtins.bool = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         profile: Global___Profile | None = ...,
+        deep_checks: _abc.Iterable[Global___DeepCheck] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["build", b"build", "correctness", b"correctness", "created_at", b"created_at", "environment", b"environment", "error", b"error", "output", b"output", "profile", b"profile", "sandbox_ending", b"sandbox_ending", "timeline", b"timeline", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "build", b"build", "candidate_digest", b"candidate_digest", "checked_on", b"checked_on", "correctness", b"correctness", "created_at", b"created_at", "effort", b"effort", "environment", b"environment", "error", b"error", "evaluation_id", b"evaluation_id", "findings", b"findings", "from_cache", b"from_cache", "language", b"language", "limit", b"limit", "message", b"message", "output", b"output", "problem_accepted_with_mark", b"problem_accepted_with_mark", "problem_digest", b"problem_digest", "profile", b"profile", "request_id", b"request_id", "sandbox_ending", b"sandbox_ending", "stage", b"stage", "timeline", b"timeline", "timing", b"timing", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "build", b"build", "candidate_digest", b"candidate_digest", "checked_on", b"checked_on", "correctness", b"correctness", "created_at", b"created_at", "deep_checks", b"deep_checks", "effort", b"effort", "environment", b"environment", "error", b"error", "evaluation_id", b"evaluation_id", "findings", b"findings", "from_cache", b"from_cache", "language", b"language", "limit", b"limit", "message", b"message", "output", b"output", "problem_accepted_with_mark", b"problem_accepted_with_mark", "problem_digest", b"problem_digest", "profile", b"profile", "request_id", b"request_id", "sandbox_ending", b"sandbox_ending", "stage", b"stage", "timeline", b"timeline", "timing", b"timing", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2241,6 +2247,7 @@ class Profile(_message.Message):
     ROOFLINE_FIELD_NUMBER: _builtins.int
     BOTTLENECK_FIELD_NUMBER: _builtins.int
     REMARKS_FIELD_NUMBER: _builtins.int
+    COUNTERS_FIELD_NUMBER: _builtins.int
     call_us: _builtins.float
     """Microseconds of a call by the clock outside; absent where nothing was timed."""
     traced_us: _builtins.float
@@ -2256,6 +2263,10 @@ class Profile(_message.Message):
     def remarks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What could not be told, and why."""
 
+    @_builtins.property
+    def counters(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelCounters]:
+        """By the device's counters, the longest first; of one call. Empty where the host does not let them be read."""
+
     def __init__(
         self,
         *,
@@ -2265,10 +2276,11 @@ class Profile(_message.Message):
         roofline: Global___Roofline | None = ...,
         bottleneck: Global___Bottleneck.ValueType = ...,
         remarks: _abc.Iterable[_builtins.str] | None = ...,
+        counters: _abc.Iterable[Global___KernelCounters] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_call_us", b"_call_us", "_roofline", b"_roofline", "call_us", b"call_us", "roofline", b"roofline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_call_us", b"_call_us", "_roofline", b"_roofline", "bottleneck", b"bottleneck", "call_us", b"call_us", "launches", b"launches", "remarks", b"remarks", "roofline", b"roofline", "traced_us", b"traced_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_call_us", b"_call_us", "_roofline", b"_roofline", "bottleneck", b"bottleneck", "call_us", b"call_us", "counters", b"counters", "launches", b"launches", "remarks", b"remarks", "roofline", b"roofline", "traced_us", b"traced_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__call_us: _TypeAlias = _typing.Literal["call_us"]  # noqa: Y015
     _WhichOneofArgType__call_us: _TypeAlias = _typing.Literal["_call_us", b"_call_us"]  # noqa: Y015
@@ -2280,6 +2292,103 @@ class Profile(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__roofline) -> _WhichOneofReturnType__roofline | None: ...
 
 Global___Profile: _TypeAlias = Profile  # noqa: Y015
+
+@_typing.final
+class KernelCounters(_message.Message):
+    """What the device counted while one kernel ran. Shares are of 1, and means over the launches by their time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    TOTAL_US_FIELD_NUMBER: _builtins.int
+    MEMORY_SHARE_FIELD_NUMBER: _builtins.int
+    COMPUTE_SHARE_FIELD_NUMBER: _builtins.int
+    OCCUPANCY_FIELD_NUMBER: _builtins.int
+    L2_HIT_SHARE_FIELD_NUMBER: _builtins.int
+    REGISTERS_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.str
+    count: _builtins.int
+    total_us: _builtins.float
+    memory_share: _builtins.float
+    """Of the memory's peak rate."""
+    compute_share: _builtins.float
+    """Of the multiprocessors' peak rate."""
+    occupancy: _builtins.float
+    """Of the warps that a multiprocessor can hold."""
+    l2_hit_share: _builtins.float
+    registers: _builtins.int
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.str = ...,
+        count: _builtins.int = ...,
+        total_us: _builtins.float = ...,
+        memory_share: _builtins.float | None = ...,
+        compute_share: _builtins.float | None = ...,
+        occupancy: _builtins.float | None = ...,
+        l2_hit_share: _builtins.float | None = ...,
+        registers: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_share", b"_compute_share", "_l2_hit_share", b"_l2_hit_share", "_memory_share", b"_memory_share", "_occupancy", b"_occupancy", "_registers", b"_registers", "compute_share", b"compute_share", "l2_hit_share", b"l2_hit_share", "memory_share", b"memory_share", "occupancy", b"occupancy", "registers", b"registers"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_share", b"_compute_share", "_l2_hit_share", b"_l2_hit_share", "_memory_share", b"_memory_share", "_occupancy", b"_occupancy", "_registers", b"_registers", "compute_share", b"compute_share", "count", b"count", "kernel", b"kernel", "l2_hit_share", b"l2_hit_share", "memory_share", b"memory_share", "occupancy", b"occupancy", "registers", b"registers", "total_us", b"total_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compute_share: _TypeAlias = _typing.Literal["compute_share"]  # noqa: Y015
+    _WhichOneofArgType__compute_share: _TypeAlias = _typing.Literal["_compute_share", b"_compute_share"]  # noqa: Y015
+    _WhichOneofReturnType__l2_hit_share: _TypeAlias = _typing.Literal["l2_hit_share"]  # noqa: Y015
+    _WhichOneofArgType__l2_hit_share: _TypeAlias = _typing.Literal["_l2_hit_share", b"_l2_hit_share"]  # noqa: Y015
+    _WhichOneofReturnType__memory_share: _TypeAlias = _typing.Literal["memory_share"]  # noqa: Y015
+    _WhichOneofArgType__memory_share: _TypeAlias = _typing.Literal["_memory_share", b"_memory_share"]  # noqa: Y015
+    _WhichOneofReturnType__occupancy: _TypeAlias = _typing.Literal["occupancy"]  # noqa: Y015
+    _WhichOneofArgType__occupancy: _TypeAlias = _typing.Literal["_occupancy", b"_occupancy"]  # noqa: Y015
+    _WhichOneofReturnType__registers: _TypeAlias = _typing.Literal["registers"]  # noqa: Y015
+    _WhichOneofArgType__registers: _TypeAlias = _typing.Literal["_registers", b"_registers"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compute_share) -> _WhichOneofReturnType__compute_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__l2_hit_share) -> _WhichOneofReturnType__l2_hit_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_share) -> _WhichOneofReturnType__memory_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__occupancy) -> _WhichOneofReturnType__occupancy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__registers) -> _WhichOneofReturnType__registers | None: ...
+
+Global___KernelCounters: _TypeAlias = KernelCounters  # noqa: Y015
+
+@_typing.final
+class DeepCheck(_message.Message):
+    """What a checking tool said of one call. It runs in the candidate's sandbox: it may tell of faults, and proves none absent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: _builtins.int
+    RAN_FIELD_NUMBER: _builtins.int
+    FAULTS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    tool: _builtins.str
+    """"memcheck", "racecheck", or "launches"."""
+    ran: _builtins.bool
+    """Whether it came to its end; if not, `message` says why."""
+    faults: _builtins.int
+    """Each told in a finding, as far as there is room."""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        tool: _builtins.str = ...,
+        ran: _builtins.bool = ...,
+        faults: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["faults", b"faults", "message", b"message", "ran", b"ran", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeepCheck: _TypeAlias = DeepCheck  # noqa: Y015
 
 @_typing.final
 class Roofline(_message.Message):
