@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _MOST_SPARES = 6
 """Each takes seconds to import torch, and half a gigabyte of a GPU's memory: what one evaluation a second needs."""
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Of the referee's procedure: raised whenever an equal candidate could get another result."""
 
 

@@ -19,6 +19,36 @@ slots, ring = frame.f_locals["command"].slots, frame.f_locals["ring"]
 """
 """The harness's own variables, which a candidate can read: they share a process."""
 
+_LATE = '''
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = r"""
+#include <thread>
+static void fill(const float* x, const float* w, const float* b, float* y, long rows, long width) {
+  for (long r = 0; r < rows; ++r)
+    for (long c = 0; c < width; ++c) {
+      double sum = b[c];
+      for (long k = 0; k < width; ++k) sum += (double)x[r * width + k] * w[c * width + k];
+      y[r * width + c] = sum > 0 ? sum : 0;
+    }
+}
+extern "C" void late(const float* x, const float* w, const float* b, float* y, long rows, long width) {
+  std::thread worker(fill, x, w, b, y, rows, width);
+  worker.{join}();
+}
+"""
+lib = ctypes.CDLL(load_inline(name="late", cpp_sources=SOURCE, is_python_module=False, no_implicit_headers=True))
+kept = []
+
+def late(x, linear):
+    y = torch.zeros_like(x)
+    kept.append(y)
+    of = [ctypes.c_void_p(t.data_ptr()) for t in (x, linear.weight, linear.bias, y)]
+    lib.late(*of, ctypes.c_long(x.shape[0]), ctypes.c_long(x.shape[1]))
+    return y
+'''
+"""A kernel that a thread of its own computes, of which Python knows nothing."""
+
 
 def _timed(entry: int, part: str, cheat: str, right: tuple[str, ...] = _TRUE_TIME, twin: str = HONEST) -> Case:
     return Case(entry=entry, part=part, right=right, cheat=cheat, twin=twin, problem=WORK, timed=True)
@@ -53,6 +83,15 @@ CASES = [
             """
         ),
         problem=LINEAR,
+    ),
+    Case(
+        entry=2,
+        part="a thread of its library fills it later",
+        right=_WRONG,
+        cheat=linear("return late(x, self.linear)", top=_LATE.replace("{join}", "detach")),
+        twin=linear("return late(x, self.linear)", top=_LATE.replace("{join}", "join")),
+        problem=WORK,
+        timed=True,
     ),
     Case(
         entry=3,
@@ -241,6 +280,43 @@ return self.known.pop(x.data_ptr())
             ),
         }.items()
     ],
+    _timed(
+        12,
+        "timers that go off while it is frozen",
+        linear(
+            """
+            if self.calls % 4 == 0:
+                self.timers()
+            return self.compute(x)
+            """,
+            init="self.timers = wind",
+            top="""
+            # Each interrupts a core once, and a frozen process' timers run on.
+            libc = ctypes.CDLL(None, use_errno=True)
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            made = []
+            def wind():
+                for _ in range(64):
+                    if len(made) >= 2000:
+                        break
+                    timer = ctypes.c_void_p()
+                    if libc.timer_create(1, None, ctypes.byref(timer)):
+                        break
+                    made.append(timer)
+                for number, timer in enumerate(made[-512:]):
+                    spec = (ctypes.c_long * 4)(0, 0, 0, 20_000 * (number + 1))
+                    libc.timer_settime(timer, 0, spec, None)
+            """,
+        ),
+        twin=linear(
+            top="""
+            libc = ctypes.CDLL(None)
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            timer = ctypes.c_void_p()
+            libc.timer_create(1, None, ctypes.byref(timer))
+            """
+        ),
+    ),
     _timed(
         12,
         "work for the host while the baseline runs",

@@ -42,6 +42,23 @@ LONGER = Problem(
 )
 """The same with so much work a call that what torch and Python spend between operators is no part of it."""
 
+CHAIN = Problem(
+    source="""
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        for _ in range(12):
+            x = torch.sin(x)
+        return x
+
+def get_inputs():
+    return [torch.randn(64, 1024)]
+"""
+)
+"""Much work for each element, which needs no other one."""
+
 TWO = Problem(
     source="""
 import torch
@@ -137,3 +154,40 @@ class Model(nn.Module):
 def get_inputs():
     return {inputs}
 """
+
+
+_CHAIN = '''
+import ctypes
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = r"""
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+static float chain(float v) {
+  for (int i = 0; i < 12; ++i) v = std::sin(v);
+  return v;
+}
+static void compute(const float* x, float* y, long n) {
+  for (long i = 0; i < n; ++i) y[i] = chain(x[i]);
+}
+{more}
+extern "C" void call(const float* x, float* y, long n) { {call} }
+"""
+lib = ctypes.CDLL(load_inline(name="chain", cpp_sources=SOURCE, is_python_module=False, no_implicit_headers=True))
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.call(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()), ctypes.c_long(x.numel()))
+        return y
+'''
+
+
+def chain(call: str = "compute(x, y, n);", more: str = "") -> str:
+    """A candidate for `CHAIN` in C++, honest but for what stands in `call`; `more`: what that needs."""
+    return _CHAIN.replace("{more}", textwrap.dedent(more).strip()).replace("{call}", call)

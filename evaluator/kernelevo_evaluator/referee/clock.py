@@ -16,6 +16,7 @@ import torch
 
 from kernelevo_evaluator.messages.runner import CaptureCalls, CloseRing, Done
 from kernelevo_evaluator.referee import effort as settings
+from kernelevo_evaluator.referee.fresh import Recipe
 from kernelevo_evaluator.referee.rings import TIMING_RING, Rings
 from kernelevo_evaluator.referee.runners import RunnerFailed, nonce
 from kernelevo_evaluator.referee.spent import Spent
@@ -23,7 +24,7 @@ from kernelevo_evaluator.referee.spent import Spent
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kernelevo_evaluator.referee.fresh import Contents, Recipe
+    from kernelevo_evaluator.referee.fresh import Contents
     from kernelevo_evaluator.referee.host import Host
     from kernelevo_evaluator.referee.runners import Runner
     from kernelevo_evaluator.referee.spaces import Space
@@ -205,7 +206,7 @@ class Clock:
 
     def content(self, recipe: Recipe) -> list[torch.Tensor]:
         """A private copy of a content."""
-        return self._contents.content(recipe)
+        return recipe.given if recipe.given is not None else self._contents.content(recipe)
 
     def block(self, side: Side, rings: Rings, *, calls: int, sample: bool = False) -> Block:
         """Time one block of a side, which is frozen before and after.
@@ -222,13 +223,24 @@ class Clock:
         recipes = {} if side.trusted and not self._space.renews_all else self.renew(rings, order)
         return self._timed(side, rings, order, recipes, self.sweep(), sample=sample)
 
-    def lone(self, side: Side, rings: Rings, *, sample: bool = False) -> Block:
+    def lone(
+        self, side: Side, rings: Rings, *, content: list[torch.Tensor] | None = None, sample: bool = False
+    ) -> Block:
         """Time one call of a side, which is frozen before and after: nothing but its own input lies there when it begins.
+
+        `content`: that input, in place of a mixture.
 
         Nothing is swept: what is asked is what the call costs beside others, whose caches are warm too.
         """
         slot = self._random.randrange(self.ring.calls)
-        return self._timed(side, rings, [slot], self.renew(rings, [slot]), 0.0, sample=sample)
+        recipes = self.renew(rings, [slot]) if content is None else self._given(rings, slot, content)
+        return self._timed(side, rings, [slot], recipes, 0.0, sample=sample)
+
+    def _given(self, rings: Rings, slot: int, content: list[torch.Tensor]) -> dict[int, Recipe]:
+        with self.spent.on("fresh inputs"):
+            rings.inputs.write(slot, content)
+            rings.outputs.poison(slot)
+        return {slot: Recipe((), content)}
 
     def look(self, rings: Rings, block: Block, at: tuple[int, int]) -> Sampled:
         """One of a block's other calls, whose side is frozen still."""

@@ -95,7 +95,9 @@ shared 2-core host between processes of one honest code: up to 0.2."""
 CACHE_BYTES = 64 << 20
 """A larger last-level cache is taken for one that many cores share, of which a lane has a part: no more is swept out."""
 LONE_CALLS = 8
-"""Calls of either side, each alone in its block, that each of the first `LONE_PAIRS` pairs holds."""
+"""Most calls of either side, each alone in its block, that each of the first `LONE_PAIRS` pairs holds."""
+UNSEEN_SECONDS = 0.05
+"""For drawing the inputs of a pair's lone calls; where it does not suffice for all, they are fewer."""
 LONE_GAP = 0.10
 LONE_ERRORS = 1.64
 """A call that alone in its block is slower than among others, by this much and so many standard errors, counts as it is alone."""

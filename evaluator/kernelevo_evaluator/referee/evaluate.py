@@ -19,6 +19,7 @@ from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.checks import Subject, Tally, require_evidence
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, shape_class, sizes_of
 from kernelevo_evaluator.referee.clock import Clock, Ring
+from kernelevo_evaluator.referee.fresh import Unseen
 from kernelevo_evaluator.referee.looks import Looks
 from kernelevo_evaluator.referee.machine import FLOOR_MARGIN
 from kernelevo_evaluator.referee.outcome import Decided, Outcome
@@ -355,6 +356,11 @@ class Evaluation:
             rings=subject.rings[TIMING_RING],
             baseline_rings=baseline.rings[TIMING_RING],
             reference_rings=reference.rings[TIMING_RING],
+            unseen=Unseen(
+                reference.take_inputs,
+                lambda: self._host.running(reference.runner.name),
+                max(1, min(settings.LONE_CALLS, reference.space.kept_bytes // max(1, reference.inputs.nbytes))),
+            ),
         )
         self._host.quiet()
         try:
@@ -388,7 +394,7 @@ class Evaluation:
                 Verdict.TIMING_DISPUTED,
                 Stage.TIME,
                 f"a call takes {lone.among_others_us:.0f} us among others and {lone.alone_us:.0f} us alone, where the baseline "
-                "shows no such gap: the calls of a block shared work, which no user's calls can",
+                "shows no such gap: the calls of a block shared work or kept it, which no user's calls can",
                 timing=timing,
             )
         return timing

@@ -8,6 +8,7 @@ was seen. Where more must be true (an order, a permutation, a sum) the problem's
 from __future__ import annotations
 
 import secrets
+import time
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -43,6 +44,8 @@ class Recipe(NamedTuple):
     """How one content is made: for each tensor, where in the secret pattern it begins; or the seed it is drawn under."""
 
     offsets: tuple[int, ...]
+    given: list[torch.Tensor] | None = None
+    """The content itself, where nothing makes it again."""
 
 
 class Contents(Protocol):
@@ -90,6 +93,31 @@ class Drawn:
     def content(self, recipe: Recipe) -> list[torch.Tensor]:
         with self._running():
             return self._take(recipe.offsets[0])
+
+
+class Unseen:
+    """Real input sets of which no call has seen any part: what a call takes that can have kept nothing.
+
+    A mixture is new, and yet made of parts that others held: who keeps the answer to each run of elements that it meets computes
+    nothing after a few calls, where outputs depend on few neighbours alone.
+    """
+
+    def __init__(
+        self, take: Callable[[], list[torch.Tensor]], running: Callable[[], AbstractContextManager[None]], most: int
+    ) -> None:
+        """`take` asks the reference for new inputs, while `running` is entered; no more than `most` sets at once."""
+        self._take = take
+        self._running = running
+        self._most = most
+
+    def draw(self, seconds: float) -> list[list[torch.Tensor]]:
+        """Private copies of as many sets as are drawn in this time; one at least."""
+        sets: list[list[torch.Tensor]] = []
+        until = time.monotonic() + seconds
+        with self._running():
+            while not sets or (len(sets) < self._most and time.monotonic() < until):
+                sets.append(self._take())
+        return sets
 
 
 class Mixer:

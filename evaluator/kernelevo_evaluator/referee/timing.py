@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.referee.checks import Subject
     from kernelevo_evaluator.referee.clock import Block, Clock, Sampled, Side
     from kernelevo_evaluator.referee.effort import Plan
+    from kernelevo_evaluator.referee.fresh import Unseen
     from kernelevo_evaluator.referee.host import Host
     from kernelevo_evaluator.referee.reference import Reference
     from kernelevo_evaluator.referee.rings import Rings
@@ -89,8 +90,9 @@ class _Pair:
 class Lone:
     """The candidate's call among others of its block, and alone in it, in microseconds.
 
-    The inputs of a whole block lie there when it begins. Calls that are quick only together shared their work, and no user's
-    calls can: so the slower figure counts, and a gap that is too large for any honest reason disputes the timing.
+    The inputs of a whole block lie there when it begins, and are made of parts that other calls saw. Calls that are quick only
+    there shared their work or kept it, and no user's calls can: so the slower figure counts, and a gap that is too large for any
+    honest reason disputes the timing.
     """
 
     among_others_us: float
@@ -135,6 +137,8 @@ class Session:
     baseline_rings: Rings
     reference_rings: Rings
     """Where the overhead is measured; the baseline's own where the reference is the baseline."""
+    unseen: Unseen
+    """What lone calls of the candidate are given."""
     _pairs: list[_Pair] = field(default_factory=list)
     _kept: list[Sampled] = field(default_factory=list)
     _overhead: Overhead = field(init=False)
@@ -247,11 +251,13 @@ class Session:
         )
 
     def _call_alone(self) -> None:
-        """A few lone calls of both sides, in turn."""
-        checked = random.SystemRandom().sample(range(settings.LONE_CALLS), settings.SAMPLES)
-        for number in range(settings.LONE_CALLS):
+        """A few lone calls of both sides, in turn; the candidate's on inputs of which it has seen no part."""
+        with self.clock.spent.on("fresh inputs"):
+            contents = self.unseen.draw(settings.UNSEEN_SECONDS)
+        checked = random.SystemRandom().sample(range(len(contents)), min(settings.SAMPLES, len(contents)))
+        for number, content in enumerate(contents):
             baseline = self.clock.lone(self.baseline, self.baseline_rings)
-            candidate = self.clock.lone(self.subject, self.rings, sample=number in checked)
+            candidate = self.clock.lone(self.subject, self.rings, content=content, sample=number in checked)
             self._lone.append((baseline.outside_us, candidate.outside_us))
             for sample in candidate.sampled:
                 self._keep(sample)

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 
-from kernelevo_evaluator.referee.fresh import SETS, Drawn, Mixer
+from kernelevo_evaluator.referee.fresh import RUN, SETS, Drawn, Mixer, Unseen
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
 
@@ -163,3 +163,37 @@ class TestWoven:
         mixer = self.mixer(4096)
         kinds = {frozenset(mixer.content(mixer.draw(1)[0])[0].floor().int().tolist()) for _ in range(100)}
         assert len(kinds) == SETS * (SETS - 1) // 2
+
+
+def runs_of(content):
+    return {(at, bytes(run.numpy().data)) for at, run in enumerate(content[0].split(RUN))}
+
+
+def test_parts_of_mixtures_repeat_and_those_of_unseen_sets_do_not():
+    """Why lone calls get sets of their own: after a few calls every run of a mixture was seen, at its own place."""
+    sets = real_sets(4096)
+    mixer = Mixer(sets)
+    seen = set()
+    for _ in range(40):
+        seen |= runs_of(mixer.content(mixer.draw(1)[0]))
+    following = runs_of(mixer.content(mixer.draw(1)[0]))
+    assert len(following - seen) < 0.01 * len(following)
+    drawing = Drawing()
+    generator = torch.Generator().manual_seed(7)
+
+    def take():
+        assert drawing.running
+        return [torch.randn(4096, generator=generator)]
+
+    unseen = Unseen(take, drawing.run, most=3)
+    for content in unseen.draw(60.0):
+        assert not runs_of(content) & seen
+        seen |= runs_of(content)
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(60.0, 3), (0.0, 1)])
+def test_as_many_unseen_sets_as_there_is_time_for(seconds, count):
+    drawing = Drawing()
+    unseen = Unseen(lambda: drawing.take(3), drawing.run, most=3)
+    assert len(unseen.draw(seconds)) == count
+    assert drawing.runs == 1 and not drawing.running
