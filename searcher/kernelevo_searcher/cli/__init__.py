@@ -13,6 +13,7 @@ import typer
 
 from kernelevo_searcher import runs
 from kernelevo_searcher.cli import (
+    auditing,
     authoring,
     batching,
     benching,
@@ -34,6 +35,7 @@ _COMMANDS = (
     benching,
     batching,
     problems,
+    auditing,
     authoring,
     results,
     integrating,
