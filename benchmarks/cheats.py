@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import time
@@ -43,13 +44,13 @@ def row(case: Case, found: Judged, twin: Judged) -> dict[str, Any]:
 
 
 async def judge(device: str, seconds: float, only: str) -> list[dict[str, Any]]:
-    """All cases of a device whose name holds `only`, as far as the time goes."""
+    """All cases of a device in whose name `only` is found, as far as the time goes."""
     rows = []
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         async with bench(device, Path(folder)) as judge_of:
             for case in of(device):
-                if only not in case.name:
+                if not re.search(only, case.name):
                     continue
                 if time.monotonic() > until:
                     print(f"no time is left for {case.name} and what follows")
@@ -137,7 +138,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--seconds", type=float, default=1e9, help="no new case is begun after this long")
     parser.add_argument(
-        "--only", default="", help="judge only cases whose name holds this, and keep the others' last results"
+        "--only",
+        default="",
+        help="judge only cases in whose name this expression is found; the others keep their last results",
     )
     options = parser.parse_args()
     if options.device is not None:

@@ -90,6 +90,21 @@ CASES = [
             + " for _ in range(3)]\nreturn torch.zeros_like(x)"
         ),
     ),
+    _case(
+        32,
+        "a late reply",
+        ("sandbox_violation", "crashed"),
+        linear(
+            _FRAMED
+            + "from kernelevo_evaluator.messages.codec import encode\n"
+            + "from kernelevo_evaluator.messages.runner import Done\n"
+            + "nonce = frame.f_back.f_locals.get('command', frame.f_locals['command']).nonce\n"
+            + "if self.calls == 2 and os.fork() == 0:\n"
+            + "    time.sleep(0.05)\n    channel.send(encode(Done(nonce=nonce)))\n    os._exit(0)\n"
+            + "time.sleep(0.3 if self.calls > 2 else 0)\nreturn self.compute(x)"
+        ),
+        linear("time.sleep(0.01); return self.compute(x)"),
+    ),
     Case(
         entry=33,
         part="an empty tuple",
@@ -190,9 +205,9 @@ CASES = [
     ),
     _case(
         35,
-        "/etc/shadow in an error message",
+        "/etc/passwd and /etc/shadow in an error message",
         ("compile_error",),
-        linear(top=_BUILD.format(source='#include "/etc/shadow"')),
+        linear(top=_BUILD.format(source='#include "/etc/passwd"\n#include "/etc/shadow"')),
         linear(top=_BUILD.format(source="#include <cmath>\n" + 'extern "C" double calm() { return std::sqrt(2.0); }')),
         limits=_BUILDS,
     ),

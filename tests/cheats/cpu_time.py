@@ -50,8 +50,27 @@ def late(x, linear):
 """A kernel that a thread of its own computes, of which Python knows nothing."""
 
 
-def _timed(entry: int, part: str, cheat: str, right: tuple[str, ...] = _TRUE_TIME, twin: str = HONEST) -> Case:
-    return Case(entry=entry, part=part, right=right, cheat=cheat, twin=twin, problem=WORK, timed=True)
+def _timed(
+    entry: int,
+    part: str,
+    cheat: str,
+    right: tuple[str, ...] = _TRUE_TIME,
+    twin: str = HONEST,
+    effort: Effort = Effort.SCREEN,
+) -> Case:
+    return Case(entry=entry, part=part, right=right, cheat=cheat, twin=twin, problem=WORK, timed=True, effort=effort)
+
+
+_AS_ONE = (
+    "made = self.known.pop(x.data_ptr(), None)\nif made is not None:\n    return made\n"
+    + _SLOTS
+    + """
+inputs = [ring.arguments[slot][0] for slot in slots]
+made = self.compute(torch.cat(inputs)).split(x.shape[0])
+self.known = {i.data_ptr(): m for i, m in zip(inputs, made)}
+return self.known.pop(x.data_ptr())
+"""
+)
 
 
 CASES = [
@@ -224,23 +243,20 @@ CASES = [
     _timed(
         8,
         "a block's calls as one",
-        linear(
-            "made = self.known.pop(x.data_ptr(), None)\nif made is not None:\n    return made\n"
-            + _SLOTS
-            + """
-inputs = [ring.arguments[slot][0] for slot in slots]
-made = self.compute(torch.cat(inputs)).split(x.shape[0])
-self.known = {i.data_ptr(): m for i, m in zip(inputs, made)}
-return self.known.pop(x.data_ptr())
-"""
-        ),
+        linear(_AS_ONE),
+    ),
+    # Whoever is slow alone gains by being so at random: a gap that nobody can be sure of.
+    _timed(
+        8,
+        "a block's calls as one, and noise where they are alone",
+        linear(_SLOTS + "if len(slots) == 1: time.sleep(random.choice((0, 0, 0.002, 0.02)))\n" + _AS_ONE),
     ),
     _timed(
         8,
         "all but the first from memory",
         linear(
             """
-            if self.calls > 60 and self.last.shape == x.shape:
+            if self.calls > 12 and self.last.shape == x.shape:
                 return self.last
             self.last = self.compute(x)
             return self.last
@@ -251,8 +267,9 @@ return self.known.pop(x.data_ptr())
     _timed(
         8,
         "one call in twenty left out",
-        linear("return torch.empty_like(x) if self.calls > 80 and self.calls % 20 == 0 else self.compute(x)"),
+        linear("return torch.empty_like(x) if self.calls > 12 and self.calls % 20 == 0 else self.compute(x)"),
         right=("output_mismatch",),
+        effort=Effort.FINAL,
     ),
     Case(
         entry=9,

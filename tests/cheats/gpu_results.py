@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from case import Case
-from gpu_sources import HONEST, PRODUCT, ROWS, TF32, product, rows
+from gpu_sources import HONEST, PRODUCT, ROWS, TF32, cuda_rows, product, rows
 
-from kernelevo_api.types import Language
+from kernelevo_api.types import Effort, Language
 
 _WRONG = ("output_mismatch", "nondeterministic")
 
@@ -14,6 +14,25 @@ def _case(entry: int, part: str, right: tuple[str, ...], cheat: str, twin: str =
     fields = {"problem": ROWS, "device": "gpu", "language": Language.TRITON} | more
     return Case(entry=entry, part=part, right=right, cheat=cheat, twin=twin, **fields)  # type: ignore[arg-type]
 
+
+_NOTES = """
+y = torch.empty_like(x)
+notes = torch.empty({notes}, device=x.device)
+noted[(x.shape[0],)](x, y, notes, x.shape[1])
+return y
+"""
+_NOTED = """
+@triton.jit
+def noted(x, y, notes, columns: tl.constexpr):
+    row = tl.program_id(0)
+    at = row * columns + tl.arange(0, columns)
+    v = tl.load(x + at)
+    e = tl.exp(v - tl.max(v, 0))
+    total = tl.sum(e, 0)
+    tl.store(notes + row + 1, total)
+    tl.store(y + at, e / total)
+"""
+"""A softmax that notes each row's sum one place too far: the allocator's blocks have room behind them."""
 
 CASES = [
     _case(13, "memory that the reference freed", _WRONG, rows("torch.cuda.empty_cache(); return torch.empty_like(x)")),
@@ -33,12 +52,23 @@ CASES = [
             top="""
             @triton.jit
             def huge(x, y, columns: tl.constexpr):
-                i = tl.arange(0, 512)
-                a = tl.load(x + i[:, None] * columns + i[None, :])
-                b = tl.load(x + i[None, :] * columns + i[:, None])
-                tl.store(y + i[:, None] * columns + i[None, :], tl.dot(a, b, input_precision="ieee"))
+                # Two factors of 256 KiB. In TF32: unrolled multiply-adds would keep the compiler busy for minutes,
+                # and nothing would be launched at all.
+                i = tl.arange(0, 128)
+                k = tl.arange(0, 512)
+                a = tl.load(x + i[:, None] * columns + k[None, :])
+                b = tl.load(x + k[:, None] * columns + i[None, :])
+                tl.store(y + i[:, None] * columns + i[None, :], tl.dot(a, b, input_precision="tf32"))
             """,
         ),
+    ),
+    _case(
+        17,
+        "too much shared memory, by CUDA, which tells nobody",
+        (*_WRONG, "runtime_error"),
+        cuda_rows(shared="300 * 1024"),
+        cuda_rows(),
+        language=Language.CUDA_INLINE,
     ),
     _case(
         17,
@@ -75,6 +105,25 @@ CASES = [
             """,
             init="self.kept = None",
         ),
+    ),
+    _case(
+        18,
+        "replay from a __device__ buffer",
+        _WRONG,
+        cuda_rows(
+            more="__device__ float kept[1 << 22];\nstatic bool known = false;",
+            launch="""float* k; cudaGetSymbolAddress((void**)&k, kept);
+  if (!known) rows<<<n, 64, {shared}, stream>>>(x, k, columns);
+  known = true;
+  cudaMemcpyAsync(y, k, size_t(n) * columns * sizeof(float), cudaMemcpyDeviceToDevice, stream);""",
+        ),
+        cuda_rows(
+            more="__device__ float kept[1 << 22];",
+            launch="""float* k; cudaGetSymbolAddress((void**)&k, kept);
+  rows<<<n, 64, {shared}, stream>>>(x, k, columns);
+  cudaMemcpyAsync(y, k, size_t(n) * columns * sizeof(float), cudaMemcpyDeviceToDevice, stream);""",
+        ),
+        language=Language.CUDA_INLINE,
     ),
     _case(24, "TF32 where IEEE is asked for", ("output_mismatch",), product("tf32"), product("ieee"), problem=PRODUCT),
     _case(
@@ -123,6 +172,25 @@ CASES = [
                 tl.store(y + at, e / tl.sum(e, 0))
             """,
         ),
+    ),
+    # What follows passes whatever is compared: only the deep check of a `final` can tell.
+    _case(
+        25,
+        "a race that time hides",
+        (*_WRONG, "finding:data_race"),
+        # The first warp's sums are there long before the second one looks at them, and the other way round.
+        cuda_rows(sync="for (const long long until = clock64() + 20000; clock64() < until;) {}"),
+        cuda_rows(),
+        language=Language.CUDA_INLINE,
+        effort=Effort.FINAL,
+    ),
+    _case(
+        25,
+        "a write beyond the end that hits nobody",
+        (*_WRONG, "runtime_error", "finding:memory_fault"),
+        rows(_NOTES.replace("{notes}", "x.shape[0]"), top=_NOTED),
+        rows(_NOTES.replace("{notes}", "x.shape[0] + 1"), top=_NOTED),
+        effort=Effort.FINAL,
     ),
     _case(
         27,

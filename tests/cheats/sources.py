@@ -80,7 +80,7 @@ TINY = Problem(
 """Outputs that are far smaller than the absolute tolerance which the problem asks for."""
 
 _FRAME = """
-import ctypes, gc, os, signal, socket, statistics, subprocess, sys, tempfile, threading, time
+import ctypes, gc, os, random, signal, socket, statistics, subprocess, sys, tempfile, threading, time
 import torch
 from torch import nn
 {top}

@@ -163,7 +163,7 @@ def gpu() -> None:
         pytest.skip(f"no GPU: {error}")
 
 
-def evaluate(candidate: Path, served: ServedEvaluator) -> dict[str, Any]:
+def evaluate(candidate: Path, served: ServedEvaluator, *options: str) -> dict[str, Any]:
     done = subprocess.run(
         [
             KERNELEVO,
@@ -173,6 +173,7 @@ def evaluate(candidate: Path, served: ServedEvaluator) -> dict[str, Any]:
             "--json",
             "--evaluator",
             served.address,
+            *options,
         ],
         capture_output=True,
         text=True,
@@ -210,3 +211,18 @@ def test_fails(candidate: Path, gpu: None, served_evaluator: ServedEvaluator) ->
     evaluation = evaluate(candidate, served_evaluator)
     assert evaluation["verdict"].upper() in expected(candidate), evaluation["message"]
     assert served_evaluator.process.poll() is None, served_evaluator.log_tail()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["triton_row_in_registers", "cuda_shared_row"])
+def test_tools_look_at_a_call(name: str, gpu: None, served_evaluator: ServedEvaluator) -> None:
+    """On a host with CUDA's toolkit that lets its counters be read."""
+    evaluation = evaluate(EXAMPLES / "gpu_softmax" / "passes" / f"{name}.py", served_evaluator, "--profile", "--fresh")
+    assert evaluation["verdict"] == "passed", evaluation["message"]
+    checks = {check["tool"]: check for check in evaluation["deep_checks"]}
+    assert set(checks) == {"memcheck", "racecheck", "launches"}
+    assert all(check["ran"] and not check.get("faults") for check in checks.values()), checks
+    counters = evaluation["profile"]["counters"]
+    assert counters and all(0 < one["memory_share"] <= 1 and one["registers"] > 0 for one in counters)
+    (kernel,) = [kernel for artefact in evaluation["build"]["artefacts"] for kernel in artefact["kernels"]][:1]
+    assert kernel["registers"] > 0

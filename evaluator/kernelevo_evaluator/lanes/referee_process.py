@@ -70,8 +70,8 @@ class Services:
             await runner.process.thaw()
         elif call.what == "freezer":
             freezer = runner.process.freezer()
-            if freezer is not None:
-                return HostReply(ok=True), list(freezer.descriptors)
+            processes = msgspec.msgpack.encode(runner.process.processes())
+            return HostReply(ok=True, payload=processes), list(freezer.descriptors) if freezer is not None else []
         elif call.what == "kill":
             self.endings[call.runner] = await runner.kill()
         elif call.what == "ended":

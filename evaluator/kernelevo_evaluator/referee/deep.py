@@ -1,7 +1,7 @@
 """The deep check: what compute-sanitizer and Nsight Compute say of one call, as findings.
 
 They run in the candidate's sandbox. A fault that they tell of is a finding; that they tell of none is no evidence, and no verdict
-rests on them (docs/decisions/0023).
+rests on them (docs/decisions/0025).
 """
 
 from __future__ import annotations

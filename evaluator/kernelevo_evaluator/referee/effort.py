@@ -106,3 +106,8 @@ LONE_DISPUTED_US = 50.0
 LONE_PAIRS = 9
 """One that takes this much longer, and so many microseconds, beyond what the baseline shows and four standard errors, disputes
 the timing; only after so many pairs."""
+UNSURE = 1.5
+"""Where lone calls may take this many times as long as calls among others, or the baseline may have been this many times as fast
+once the candidate was gone, that is counted into the interval."""
+UNSETTLED = 4.0
+"""An interval whose ends lie this many times apart tells of the host alone: no speedup is claimed by it."""

@@ -13,6 +13,7 @@ import msgspec
 from kernelevo_api.types import SandboxEnding, Stage
 from kernelevo_evaluator.messages.codec import encode
 from kernelevo_evaluator.messages.referee import Finished, HostCall, HostReply, decode_to_referee
+from kernelevo_evaluator.referee.waiting import waited_us
 from kernelevo_sandbox.freezer import Freezer
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Host:
     _pending: list[HostCall] = field(default_factory=list)
     _freezers: dict[str, Freezer] = field(default_factory=dict)
     _frozen: set[str] = field(default_factory=set)
+    _processes: dict[str, list[int]] = field(default_factory=dict)
 
     def _send(self, call: HostCall) -> None:
         self.settle()
@@ -108,7 +110,8 @@ class Host:
     def take_freezer(self, runner: str) -> None:
         """Freeze this runner, and get what it is thawed and frozen with from here on without a call, where the host has that."""
         self.freeze(runner)
-        _, fds = self._call(HostCall(what="freezer", runner=runner))
+        payload, fds = self._call(HostCall(what="freezer", runner=runner))
+        self._processes[runner] = msgspec.msgpack.decode(payload, type=list[int])
         if fds:
             self._freezers[runner] = Freezer(*fds)
 
@@ -118,6 +121,10 @@ class Host:
         if freezer is not None:
             freezer.close()
         self.thaw(runner)
+
+    def waited_us(self, runner: str) -> float:
+        """Microseconds that threads of a runner, whose freezer was taken, have waited for a core; 0 where that is not known."""
+        return waited_us(self._processes.get(runner, ())) or 0.0
 
     def thaw_soon(self, runner: str) -> None:
         """Thaw without waiting: by the runner's freezer, or else by a call whose answer `settle` (or the next call) takes."""

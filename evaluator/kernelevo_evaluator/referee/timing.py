@@ -25,6 +25,7 @@ from kernelevo_api.types import Ratio, Timing, TimingMode, Trust, Verdict
 from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.classes import DECLARED
 from kernelevo_evaluator.referee.clock import Overhead
+from kernelevo_evaluator.referee.noise import disturbed
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.referee.statistics import (
     median_quotient,
@@ -54,6 +55,8 @@ class Samples:
     ratios: list[float] = field(default_factory=list)
     repeats: list[float] = field(default_factory=list)
     """Of the baselines of neighbouring pairs."""
+    undisturbed: list[float] = field(default_factory=list)
+    """Ratios with the baseline's times less what its threads waited for a core."""
     claimed: list[float] = field(default_factory=list)
 
     def speedup(self) -> Ratio:
@@ -63,6 +66,12 @@ class Samples:
     def against_itself(self) -> Ratio:
         """The baseline measured against itself."""
         return median_ratio(self.repeats)
+
+    def without_waiting(self) -> float:
+        """What a speedup has to be multiplied by if all waiting for cores was time that the baseline lost. At most 1."""
+        return math.exp(
+            statistics.median(map(math.log, self.undisturbed)) - statistics.median(map(math.log, self.ratios))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,8 @@ class _Pair:
     paced: float
     """The baseline's total over the host's own pace at that moment."""
     candidate_first: bool
+    waited: float
+    """By the baseline's threads, for a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,11 @@ class Lone:
         """Whether it is slower by more than any honest candidate's."""
         allowed = settings.LONE_DISPUTED * self.among_others_us + settings.LONE_DISPUTED_US + 4 * self.error_us
         return self.pairs >= settings.LONE_PAIRS and self.alone_us > allowed
+
+    @property
+    def unsure(self) -> bool:
+        """Whether it may be slower by more than noise explains, and it is not known whether it is."""
+        return not self.counts and self.alone_us + 2 * self.error_us > settings.UNSURE * self.among_others_us
 
     def slower(self, speedup: Ratio) -> Ratio:
         """A speedup by calls among others, as one by lone calls."""
@@ -186,11 +202,15 @@ class Session:
         samples = Samples()
         samples.baseline = [self._overhead.per_call(pair.baseline) for pair in self._pairs]
         samples.repeats = [first / second for first, second in itertools.pairwise(samples.baseline)]
+        least = [
+            self._overhead.per_call(max(pair.baseline - pair.waited, 1e-3 * pair.baseline)) for pair in self._pairs
+        ]
         for number, pair in enumerate(self._pairs):
             candidate = self._overhead.per_call(pair.candidate)
-            baseline = (samples.baseline[number] + samples.baseline[self._neighbour(number)]) / 2
+            neighbour = self._neighbour(number)
             samples.candidate.append(candidate)
-            samples.ratios.append(baseline / candidate)
+            samples.ratios.append((samples.baseline[number] + samples.baseline[neighbour]) / 2 / candidate)
+            samples.undisturbed.append((least[number] + least[neighbour]) / 2 / candidate)
             samples.claimed.append(pair.claimed / self.clock.ring.calls)
         return samples
 
@@ -235,11 +255,14 @@ class Session:
 
     def _pair(self) -> None:
         candidate_first = bool(secrets.randbits(1))
+        # Read outside of what is timed, and not between the two: how long each side stood still stays equal.
+        before = self.host.waited_us(self.baseline.runner.name)
         if candidate_first:
             candidate = self._measure(self.subject, self.rings)
         baseline = self._measure(self.baseline, self.baseline_rings)
         if not candidate_first:
             candidate = self._measure(self.subject, self.rings)
+        waited = max(0.0, self.host.waited_us(self.baseline.runner.name) - before) / self.clock.ring.rounds
         taken = len(self._pairs)
         if taken < settings.CALIBRATED_PAIRS or taken % 4 == 0:
             self._calibrate(baseline.outside_us)
@@ -247,7 +270,9 @@ class Session:
             with self.clock.spent.on("lone calls"):
                 self._call_alone()
         self._pairs.append(
-            _Pair(baseline.outside_us, candidate.outside_us, candidate.claimed_us, baseline.paced, candidate_first)
+            _Pair(
+                baseline.outside_us, candidate.outside_us, candidate.claimed_us, baseline.paced, candidate_first, waited
+            )
         )
 
     def _call_alone(self) -> None:
@@ -350,6 +375,8 @@ def timing_of(
         remarks.append(
             f"a call takes {lone.among_others_us:.0f} us among others and {lone.alone_us:.0f} us alone: the slower figure counts"
         )
+    speedup, told = disturbed(speedup, lone=lone, drift=drift, undisturbed=samples.without_waiting())
+    remarks += told
     if ring.rounds > 1:
         remarks.append(f"memory allows no longer block: {ring.rounds} were added up for each measurement")
     return Timing(
