@@ -122,9 +122,12 @@ class Host:
             freezer.close()
         self.thaw(runner)
 
-    def waited_us(self, runner: str) -> float:
-        """Microseconds that threads of a runner, whose freezer was taken, have waited for a core; 0 where that is not known."""
-        return waited_us(self._processes.get(runner, ())) or 0.0
+    def waited_us(self, runner: str, *, first_only: bool) -> float:
+        """Microseconds that threads of a runner, whose freezer was taken, have waited for a core; 0 where that is not known.
+
+        `first_only`: only those that call the model.
+        """
+        return waited_us(self._processes.get(runner, ()), first_only=first_only) or 0.0
 
     def thaw_soon(self, runner: str) -> None:
         """Thaw without waiting: by the runner's freezer, or else by a call whose answer `settle` (or the next call) takes."""

@@ -256,13 +256,13 @@ class Session:
     def _pair(self) -> None:
         candidate_first = bool(secrets.randbits(1))
         # Read outside of what is timed, and not between the two: how long each side stood still stays equal.
-        before = self.host.waited_us(self.baseline.runner.name)
+        before = self._waited_us()
         if candidate_first:
             candidate = self._measure(self.subject, self.rings)
         baseline = self._measure(self.baseline, self.baseline_rings)
         if not candidate_first:
             candidate = self._measure(self.subject, self.rings)
-        waited = max(0.0, self.host.waited_us(self.baseline.runner.name) - before) / self.clock.ring.rounds
+        waited = max(0.0, self._waited_us() - before) / self.clock.ring.rounds
         taken = len(self._pairs)
         if taken < settings.CALIBRATED_PAIRS or taken % 4 == 0:
             self._calibrate(baseline.outside_us)
@@ -274,6 +274,10 @@ class Session:
                 baseline.outside_us, candidate.outside_us, candidate.claimed_us, baseline.paced, candidate_first, waited
             )
         )
+
+    def _waited_us(self) -> float:
+        """By the baseline until now, for a core. On a GPU the thread that launches counts: no other has a part in a call."""
+        return self.host.waited_us(self.baseline.runner.name, first_only=self.reference.space.device.type == "cuda")
 
     def _call_alone(self) -> None:
         """A few lone calls of both sides, in turn; the candidate's on inputs of which it has seen no part."""

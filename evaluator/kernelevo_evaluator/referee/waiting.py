@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def waited_us(pids: Iterable[int]) -> float | None:
+def waited_us(pids: Iterable[int], *, first_only: bool = False) -> float | None:
     """Microseconds in which threads of these processes could run and had no core, since each began; threads that ended are left
     out. `None` where the kernel does not tell (it is built without CONFIG_SCHED_INFO, or the processes are not seen from here).
+
+    `first_only`: of each process its first thread alone.
     """
     waited: int | None = None
     for pid in pids:
-        for path in _tasks(pid):
+        for path in [Path("/proc", str(pid), "schedstat")] if first_only else _tasks(pid):
             try:
                 # Time on a core, time in line for one, both in nanoseconds, and turns.
                 waited = (waited or 0) + int(path.read_bytes().split()[1])

@@ -102,8 +102,11 @@ def test_threads_that_share_a_core_wait_for_it():
         while time.monotonic() - began < 60.0 and waited_us(pids) - before < 20_000:
             time.sleep(0.02)
         assert waited_us(pids) - before >= 20_000
+        assert waited_us(pids, first_only=True) >= before + 20_000, "each has one thread"
     finally:
         for process in both:
             process.kill()
             process.communicate()
-    assert waited_us(pids) is None, "of processes that are gone nothing is known"
+    assert waited_us(pids) is None and waited_us(pids, first_only=True) is None, (
+        "of processes that are gone nothing is known"
+    )
