@@ -15,6 +15,10 @@ class FakeError(Exception):
     """As `pynvml.NVMLError`."""
 
 
+class FakeNotSupported(FakeError):
+    """As `pynvml.NVMLError_NotSupported`."""
+
+
 @dataclass(eq=False)
 class FakeInstance:
     """A MIG instance."""
@@ -37,13 +41,15 @@ class FakeGpu:
     instances: list[FakeInstance | None] | None = None
     mig: bool = True
     processes: dict[int, int | None] = field(default_factory=dict)
-    drawing: dict[int, int | None] = field(default_factory=dict)
+    drawing: dict[int, int | None] | None = field(default_factory=dict)
+    """`None`: it cannot draw."""
 
 
 class FakeNvml(ModuleType):
     """Install it with `install`; `answers = False` and every question fails."""
 
     NVMLError = FakeError
+    NVMLError_NotSupported = FakeNotSupported
     NVML_DEVICE_MIG_ENABLE = 1
 
     def __init__(self, *gpus: FakeGpu) -> None:
@@ -129,5 +135,7 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any) -> list[SimpleNamespace]:
         self._ask()
-        drawing = getattr(handle, "drawing", {})
+        drawing = getattr(handle, "drawing", None)  # an instance has none
+        if drawing is None:
+            raise FakeNotSupported("Not Supported")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in drawing.items()]

@@ -113,9 +113,11 @@ async def test_what_the_referee_holds_is_allowed_on_top(
 
 async def test_one_that_draws_is_seen_as_well(watchdog: DeviceMemoryWatchdog, gpu: FakeGpu, nvml: FakeNvml) -> None:
     gpu.processes |= {1: GIB, 2: None}
-    gpu.drawing |= {1: 3 * GIB, 4: GIB}
+    gpu.drawing = {1: 3 * GIB, 4: GIB}
     meter = ProcessMemory("GPU-0000")
     assert meter.look() == {REFEREE: 2 * GIB, 1: 3 * GIB, 4: GIB}
+    gpu.drawing = None  # a device that cannot draw
+    assert meter.look() == {REFEREE: 2 * GIB, 1: GIB}
     meter.close()
 
 

@@ -41,17 +41,23 @@ class ProcessMemory:
         """
         used: dict[int, int] = {}
         try:
-            for processes in (
-                self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(self._handle),
-                self._nvml.nvmlDeviceGetGraphicsRunningProcesses_v3(self._handle),
+            for process in (
+                *self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(self._handle),
+                *self._that_draw(),
             ):
-                for process in processes:
-                    if process.usedGpuMemory is not None:
-                        # One that does both stands in both lists with all of its memory.
-                        used[process.pid] = max(used.get(process.pid, 0), int(process.usedGpuMemory))
+                if process.usedGpuMemory is not None:
+                    # One that does both stands in both lists with all of its memory.
+                    used[process.pid] = max(used.get(process.pid, 0), int(process.usedGpuMemory))
         except self._nvml.NVMLError as error:
             raise NvmlFailed(f"NVML does not tell who holds the device's memory: {error}") from error
         return used
+
+    def _that_draw(self) -> list[Any]:
+        """Processes that draw on the device; none where it cannot draw, as MIG instances cannot."""
+        try:
+            return list(self._nvml.nvmlDeviceGetGraphicsRunningProcesses_v3(self._handle))
+        except self._nvml.NVMLError_NotSupported:
+            return []
 
     def close(self) -> None:
         """Give NVML back. Once."""
