@@ -220,9 +220,10 @@ class Lane:
 def longest_seconds(limits: Limits) -> float:
     """The longest that an evaluation may hold its lane, in seconds: a guard around the limits, which end each part before."""
     judged = 12 * sum(_seconds(limits, name) for name in ("prepare_time", "check_time", "run_time")) + 60
-    return judged + _WATCHED_RUNS * (
-        _seconds(limits, "build_time") + _seconds(limits, "profile_time") + TOOL_START_SECONDS
-    )
+    # Runners may compile for as long as a build takes: the candidate's, the one that confirms it, the baseline's.
+    compiled = 3 * _seconds(limits, "build_time")
+    watched = _seconds(limits, "build_time") + _seconds(limits, "profile_time") + TOOL_START_SECONDS
+    return judged + compiled + _WATCHED_RUNS * watched
 
 
 def _seconds(limits: Limits, name: str) -> float:

@@ -326,6 +326,13 @@ class Kernels(msgspec.Struct, frozen=True, tag="kernels", forbid_unknown_fields=
     kernels: Annotated[tuple[CompiledKernel, ...], msgspec.Meta(max_length=MOST_KERNELS)]
 
 
+class Compiling(msgspec.Struct, frozen=True, tag="compiling", forbid_unknown_fields=True):
+    """Before an answer: a kernel's compilation begins, or, with no name, has ended."""
+
+    nonce: int
+    kernel: _Name = ""
+
+
 LimitReached = Literal["", "file_size", "open_files", "processes", "temporary_files"]
 """A limit of the sandbox, by the value of its `LimitKind`; empty for none."""
 
@@ -371,7 +378,19 @@ class BuildRequest(msgspec.Struct, frozen=True, tag="build", forbid_unknown_fiel
     error_handling: bool = True
 
 
-Reply = Ready | Done | Constructed | Described | Traced | Counted | Kernels | Failed | SeedWritten | BuildRequest
+Reply = (
+    Ready
+    | Done
+    | Constructed
+    | Described
+    | Traced
+    | Counted
+    | Kernels
+    | Failed
+    | SeedWritten
+    | BuildRequest
+    | Compiling
+)
 
 _command_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Command)
 _reply_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)

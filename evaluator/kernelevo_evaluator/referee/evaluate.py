@@ -214,6 +214,8 @@ class Evaluation:
         seconds = _seconds(self._request.limits.prepare_time) if seconds is None else seconds
         for runner in (subject.runner, self._reference.runner):
             runner.enter(stage, seconds, LimitKind.PREPARE_TIME if stage is Stage.PREPARE else LimitKind.RUN_TIME)
+        if stage is Stage.PREPARE:
+            subject.runner.allow_compiling(_seconds(self._request.limits.build_time))
         self._reference.construct()
         subject.construct()
         subject.map_ring(CHECK_RING, 1)

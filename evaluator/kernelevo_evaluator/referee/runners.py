@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 from kernelevo_api.types import LimitKind, RaisedError, SandboxEnding, Stage, Verdict
 from kernelevo_evaluator.channel import Channel, ChannelClosed, ChannelTimeout, FrameInvalid, FrameTooLong
 from kernelevo_evaluator.messages.codec import REPLY_LIMIT, MessageInvalid, encode
-from kernelevo_evaluator.messages.runner import Done, Failed, Replay, Run, decode_reply
+from kernelevo_evaluator.messages.runner import Compiling, Done, Failed, Replay, Run, decode_reply
+from kernelevo_evaluator.referee.compiles import Compiles
 from kernelevo_evaluator.referee.outcome import Decided
 from kernelevo_evaluator.verdicts import exhausted_memory, explain_ending
 
@@ -58,6 +59,7 @@ class Runner:
         self._host = host
         self._space = space
         self._blame = blame
+        self._compiles = Compiles()
         self.alive = True
         """False once the runner has ended, run out of time or broken the protocol: it is not asked again."""
 
@@ -66,6 +68,10 @@ class Runner:
         self.stage = stage
         self.limit = limit
         self.deadline = time.monotonic() + seconds
+
+    def allow_compiling(self, seconds: float) -> None:
+        """Give it so long for compiling kernels, in all, beside the time of its stages."""
+        self._compiles.seconds = seconds
 
     def spin(self, on: bool) -> None:
         """Whether to watch for answers without sleeping."""
@@ -96,14 +102,22 @@ class Runner:
             self._channel.send(payload, fds, self.deadline)
             if once_sent is not None:
                 once_sent()
-            reply = decode_reply(self._channel.receive(self.deadline))
-            # One command is open at a time, and a runner that let one go unanswered is not asked again: an answer to anything
-            # else was made up in advance.
-            if _nonce(reply) != command.nonce:
-                raise MessageInvalid(f"{type(reply).__name__} in answer to nothing that was asked")
+            while isinstance(reply := self._next(command.nonce), Compiling):
+                self._turn(reply.kernel)
+                # Who announces without a pause is never waited for, and its time is over all the same.
+                if (until := self._compiles.deadline(self.deadline)) is not None and time.monotonic() > until:
+                    raise ChannelTimeout("it only announces")
+            if self._compiles.kernel:
+                self._turn("")
         except ChannelClosed:
             raise self._gone() from None
         except ChannelTimeout:
+            if self._compiles.limited:
+                raise self._decided(
+                    Verdict.TIMEOUT,
+                    f"{self._whose} took longer than the limit of its builds to compile the kernel {self._compiles.kernel}",
+                    limit=LimitKind.BUILD_TIME,
+                ) from None
             raise self._decided(
                 Verdict.TIMEOUT,
                 f"{self._whose} did not finish within the limit of this stage ({self.limit.value.replace('_', ' ')})",
@@ -174,9 +188,27 @@ class Runner:
     def _whose(self) -> str:
         return f"the {self.name}"
 
+    def _next(self, nonce: int) -> Reply:
+        """
+        Raises:
+            MessageInvalid: it answers something else.
+        """
+        reply = decode_reply(self._channel.receive(self._compiles.deadline(self.deadline)))
+        # One command is open at a time, and a runner that let one go unanswered is not asked again: an answer to anything
+        # else was made up in advance.
+        if _nonce(reply) != nonce:
+            raise MessageInvalid(f"{type(reply).__name__} in answer to nothing that was asked")
+        return reply
+
+    def _turn(self, kernel: str) -> None:
+        passed = self._compiles.turn(kernel)
+        self.deadline = None if self.deadline is None else self.deadline + passed
+
     def _gone(self) -> Decided:
         ending = self._host.ended(self.name)
-        verdict, limit, message = explain_ending(ending, self._whose)
+        kernel = self._compiles.kernel
+        whose = f"{self._whose}, while it compiled the kernel {kernel}," if kernel else self._whose
+        verdict, limit, message = explain_ending(ending, whose)
         return self._decided(verdict, message, limit=limit, ending=ending)
 
     def _decided(
@@ -191,7 +223,8 @@ class Runner:
         if error is None:
             self.alive = False
         code = verdict.value if self._blame is not None else ""
-        return Decided(self._blame or verdict, self.stage, message, limit=limit, error=error, ending=ending, code=code)
+        stage = Stage.BUILD if error is None and self._compiles.kernel else self.stage
+        return Decided(self._blame or verdict, stage, message, limit=limit, error=error, ending=ending, code=code)
 
 
 def nonce() -> int:

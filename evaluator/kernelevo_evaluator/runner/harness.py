@@ -42,7 +42,7 @@ from kernelevo_evaluator.messages.runner import (
     WriteSeed,
     decode_command,
 )
-from kernelevo_evaluator.runner import load_inline
+from kernelevo_evaluator.runner import compiling, load_inline
 from kernelevo_evaluator.runner.launches import checked
 from kernelevo_evaluator.runner.modules import failed, import_source
 from kernelevo_evaluator.runner.rings import Placed, Ring, WrongInterface
@@ -91,6 +91,8 @@ class Harness:
         self._pending_tensors: list[torch.Tensor] = []
         self._rings: dict[int, Ring] = {}
         self._held: list[Any] = []
+        self._nonce = 0
+        """Of the command under way."""
 
     def serve(self) -> None:
         """Answer commands until the channel closes."""
@@ -101,6 +103,7 @@ class Harness:
             except ChannelClosed:
                 return
             command = decode_command(data)
+            self._nonce = command.nonce
             try:
                 with torch.no_grad():
                     reply = self._answer(command, fds)
@@ -206,6 +209,8 @@ class Harness:
         self._name = "problem" if self._reference else "candidate"
         load_inline.install(self._channel, command.nonce)
         self._module = import_source(command.source, self._name)
+        if not self._reference:
+            compiling.announce(self._channel, lambda: self._nonce)
         wanted = ("Model", "get_inputs") if self._reference else ("ModelNew",)
         for name in wanted:
             if not callable(getattr(self._module, name, None)):
