@@ -155,8 +155,9 @@ class LocalExecutor(Executor):
             settings.build_workers,
             cores.background,
             architecture=gpu.architecture if gpu is not None else "",
+            cpu_seconds=settings.cpu_time_s,
         )
-        standard = runner_limits(settings.default_limits)
+        standard = runner_limits(settings.default_limits, settings.cpu_time_s)
         pool = RunnerPool(
             self._sandbox,
             quiet,
@@ -167,8 +168,9 @@ class LocalExecutor(Executor):
             watchdog=DeviceMemoryWatchdog(gpu.uuid, quiet) if gpu is not None else None,
         )
         pool.refill()
-        # What a reference holds of a device is its problem's to say: wide copies of its own, whatever a candidate may have.
-        most = replace(standard, device_memory_bytes=settings.maximum_limits.device_memory_bytes)
+        # What a reference holds of a device is its problem's to say: wide copies of its own, whatever a candidate may have. It
+        # serves many evaluations, so that its processor time adds up.
+        most = replace(standard, device_memory_bytes=settings.maximum_limits.device_memory_bytes, cpu_seconds=None)
         lane = Lane(pool, quiet, Loader(quiet, builder), cores=cores, reference_limits=most, gpu=gpu)
         if pool.watchdog is not None:
             pool.watchdog.on_lost = lambda reason: self._health.withdraw(lane, reason)

@@ -209,6 +209,12 @@ class EvaluatorSettings(BaseSettings):
     temporary_bytes: Bytes = pydantic.Field(256 * MIB, description="size of a runner's private /tmp")
     temporary_maximum_bytes: Bytes = pydantic.Field(1 * GIB, description="most that a request may ask for")
 
+    cpu_time_s: Seconds | None = pydantic.Field(
+        None,
+        description="processor seconds of all processes of a candidate's runner, or of a build, together; unset: what its "
+        "cores give within the limits of its stages",
+    )
+
     # Logs
     log_format: Literal["auto", "console", "json"] = pydantic.Field(
         "auto", description="auto: console on a terminal, json elsewhere"
@@ -274,6 +280,7 @@ class EvaluatorSettings(BaseSettings):
             build_workers=self.build_workers,
             spare_runners=self.spare_runners,
             isolation_check_s=self.isolation_check_s,
+            cpu_time_s=self.cpu_time_s,
             simulated_lanes=self.simulated_lanes,
             simulated_s=self.simulated_s,
             default_limits=self._limits(""),
@@ -318,6 +325,8 @@ class ExecutorSettings:
     spare_runners: int | None = None
     """Of each lane; `None`: as many as its cores can keep up."""
     isolation_check_s: float = 60.0
+    cpu_time_s: float | None = None
+    """Of a candidate's runner, and of a build; `None`: only wall clocks bound it."""
     simulated_lanes: int = 1
     simulated_s: float = 1.0
     default_limits: Limits

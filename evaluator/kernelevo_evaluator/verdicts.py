@@ -33,6 +33,9 @@ def explain_ending(ending: SandboxEnding, whose: str) -> tuple[Verdict, LimitKin
             return Verdict.TIMEOUT, LimitKind.CPU_TIME, f"{whose} used up its processor time"
         case SandboxEnd.OUTPUT_LIMIT:
             return Verdict.RUNTIME_ERROR, LimitKind.OUTPUT, f"{whose} printed more than its limit; print less"
+        case SandboxEnd.PROCESS_LIMIT:
+            detail = ending.detail or "had more processes and threads than its limit"
+            return Verdict.RUNTIME_ERROR, LimitKind.PROCESSES, f"{whose} {detail}"
         case SandboxEnd.FORBIDDEN_CALL:
             return Verdict.SANDBOX_VIOLATION, None, f"{whose} made a system call that the sandbox forbids"
         case SandboxEnd.SIGNALED:

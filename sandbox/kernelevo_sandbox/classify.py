@@ -46,6 +46,7 @@ _KILL_DETAILS = {
     EndKind.WALL_TIMEOUT: "ran longer than its wall clock limit",
     EndKind.CPU_TIMEOUT: "used more CPU time than its limit",
     EndKind.OUTPUT_LIMIT: "wrote more output than its limit",
+    EndKind.PROCESS_LIMIT: "had more processes than its limit",
     EndKind.KILLED: "ended by its owner",
 }
 

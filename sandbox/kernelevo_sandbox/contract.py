@@ -97,6 +97,8 @@ class EndKind(enum.Enum):
     WALL_TIMEOUT = "wall_timeout"
     CPU_TIMEOUT = "cpu_timeout"
     OUTPUT_LIMIT = "output_limit"
+    PROCESS_LIMIT = "process_limit"
+    """Where nothing refuses a process too many, all are ended."""
     FORBIDDEN_CALL = "forbidden_call"
     """Killed by the seccomp filter (SIGSYS)."""
     KILLED = "killed"

@@ -206,7 +206,7 @@ async def _processes(prober: _Prober) -> list[Guarantee]:
     )
     ending = await prober.run(code)
     text = ending.stdout.text().strip()
-    holds = ending.kind is EndKind.KILLED or (text.isdigit() and int(text) <= 16)
+    holds = ending.kind is EndKind.PROCESS_LIMIT or (text.isdigit() and int(text) <= 16)
     return [_guarantee("process_limit", holds, f"with 16 allowed, {text or 'no'} children; {ending.detail}")]
 
 

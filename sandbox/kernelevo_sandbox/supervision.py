@@ -305,7 +305,7 @@ class SupervisedProcess(SandboxProcess):
             self._kill(EndKind.OUT_OF_MEMORY)
         elif not self._tree.processes_held_by_kernel and (usage.processes or 0) > 2 * limits.processes:
             # Nothing refuses the fork here: the bomb is ended instead, with room for what a poll cannot see in time.
-            self._kill(EndKind.KILLED, f"had {usage.processes} processes where {limits.processes} are allowed")
+            self._kill(EndKind.PROCESS_LIMIT, f"had {usage.processes} processes where {limits.processes} are allowed")
 
     async def _finish(self) -> Ending:
         deadline = time.monotonic() + _DEATH_SECONDS

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.main import get_command
 
+from kernelevo_api.types import LimitKind
 from kernelevo_evaluator import cli as evaluator_cli
 from kernelevo_evaluator.settings import EvaluatorSettings
 from kernelevo_searcher import cli as searcher_cli
@@ -76,6 +77,14 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_programs_are_python(path: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         compile(block, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_every_limit_stands_in_the_table_of_limits_with_its_setting() -> None:
+    rows = [line.split("|") for line in (ROOT / "docs/security.md").read_text(encoding="utf-8").splitlines()]
+    named = {row[5].strip().strip("`"): row for row in rows if len(row) == 7}
+    assert {limit.value for limit in LimitKind} <= set(named)
+    settings = {word for row in named.values() for word in re.findall(r"`(\w+_(?:s|bytes)|processes)`", row[2])}
+    assert settings <= set(EvaluatorSettings.model_fields) and len(settings) >= 10
 
 
 def test_what_is_not_there_is_seen() -> None:

@@ -49,6 +49,15 @@ def exited(code: int) -> int:
         (Evidence(outer_status=KILLED_9, killed_for=EndKind.WALL_TIMEOUT), EndKind.WALL_TIMEOUT, None, None),
         (Evidence(outer_status=EXIT_0, reported_code=0, killed_for=EndKind.KILLED), EndKind.KILLED, None, None),
         (Evidence(outer_status=None, killed_for=EndKind.OUTPUT_LIMIT), EndKind.OUTPUT_LIMIT, None, None),
+        (Evidence(outer_status=KILLED_9, killed_for=EndKind.PROCESS_LIMIT), EndKind.PROCESS_LIMIT, None, None),
+        (Evidence(outer_status=KILLED_9, killed_for=EndKind.CPU_TIMEOUT), EndKind.CPU_TIMEOUT, None, None),
+        (Evidence(outer_status=KILLED_9, killed_for=EndKind.OUT_OF_MEMORY), EndKind.OUT_OF_MEMORY, None, None),
+        (
+            Evidence(outer_status=KILLED_9, killed_for=EndKind.OUT_OF_DEVICE_MEMORY, killed_detail="used 60 GiB"),
+            EndKind.OUT_OF_DEVICE_MEMORY,
+            None,
+            None,
+        ),
     ],
 )
 def test_table(evidence: Evidence, kind: EndKind, code: int | None, number: int | None) -> None:

@@ -105,7 +105,9 @@ class Carrying:
         return language is Language.TRITON and self._lane.gpu is None
 
     async def _take(self, label: str, tool: Tool | None = None) -> HeldRunner:
-        limits = runner_limits(self._job.limits)
+        # What torch compiles for the reference is not a candidate's, and takes what it takes.
+        reference = label == "baseline" and self._job.baseline is BaselineKind.TORCH_COMPILE
+        limits = runner_limits(self._job.limits, None if reference else self._lane.pool.cpu_seconds)
         runner = await self._lane.pool.take(limits, label, tool)
         self._runners.append(runner)
         return runner
@@ -223,8 +225,8 @@ def _output(ending: Ending) -> CapturedText:
     return CapturedText(head=text[:8192], tail=text[-8192:], total_bytes=total)
 
 
-def runner_limits(limits: Limits) -> RunnerLimits:
-    """What a runner may use under a job's limits, which are resolved."""
+def runner_limits(limits: Limits, cpu_seconds: float | None = None) -> RunnerLimits:
+    """What a candidate's runner may use under a job's limits, which are resolved, and under the host's of processor time."""
     assert limits.memory_bytes is not None
     assert limits.processes is not None
     assert limits.output_bytes is not None
@@ -235,4 +237,5 @@ def runner_limits(limits: Limits) -> RunnerLimits:
         limits.output_bytes,
         limits.temporary_bytes,
         limits.device_memory_bytes,
+        cpu_seconds,
     )

@@ -49,6 +49,7 @@ _ENDS = {
     EndKind.WALL_TIMEOUT: SandboxEnd.WALL_TIMEOUT,
     EndKind.CPU_TIMEOUT: SandboxEnd.CPU_TIMEOUT,
     EndKind.OUTPUT_LIMIT: SandboxEnd.OUTPUT_LIMIT,
+    EndKind.PROCESS_LIMIT: SandboxEnd.PROCESS_LIMIT,
     EndKind.FORBIDDEN_CALL: SandboxEnd.FORBIDDEN_CALL,
     EndKind.KILLED: SandboxEnd.KILLED,
 }
@@ -75,6 +76,8 @@ class RunnerLimits:
     temporary_bytes: int
     device_memory_bytes: int | None = field(default=None, compare=False)
     """Kept from outside, so that a runner that stands already can be given another one; `None`: not kept."""
+    cpu_seconds: float | None = None
+    """Of all its processes, its imports included; `None`: not limited."""
 
 
 class HeldRunner:
@@ -187,6 +190,11 @@ class RunnerPool:
                 await self.forget(spare)
             self.refill()
         return await self._start(limits or self._standard, label)
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """Processor time that a candidate's runner may use; `None`: not limited."""
+        return self._standard.cpu_seconds
 
     @property
     def warm(self) -> int:
@@ -309,6 +317,8 @@ def _sandbox_limits(limits: RunnerLimits, tool: Tool | None) -> Limits:
         processes=limits.processes + (PROCESSES if tool is not None else 0),
         output_bytes=limits.output_bytes + (OUTPUT_BYTES if tool is not None else 0),
         tmpfs_bytes=limits.temporary_bytes + (OUTPUT_BYTES if tool is not None else 0),
+        # A tool takes many times what the candidate does.
+        cpu_seconds=limits.cpu_seconds if tool is None else None,
     )
 
 

@@ -89,14 +89,20 @@ class Builder:
         workers: int,
         cpus: frozenset[int],
         architecture: str = "",
+        cpu_seconds: float | None = None,
     ) -> None:
-        """`architecture`: of the device that CUDA is built for, e.g. "sm_90"; empty: there is none."""
+        """
+        Args:
+            architecture: of the device that CUDA is built for, e.g. "sm_90"; empty: there is none.
+            cpu_seconds: of a build's processes together; `None`: not limited.
+        """
         self._sandbox = sandbox
         self._quiet = quiet
         self._artefacts = Artefacts(folder)
         self._workers = asyncio.Semaphore(workers)
         self._cpus = cpus
         self._architecture = architecture
+        self._cpu_seconds = cpu_seconds
         self._flights: dict[tuple[str, int], _Flight] = {}
 
     @property
@@ -219,6 +225,7 @@ class Builder:
                 file_size_bytes=OBJECT_BYTES,
                 tmpfs_bytes=4 * OBJECT_BYTES,
                 output_bytes=1 << 20,
+                cpu_seconds=self._cpu_seconds,
             ),
             fds={FILES_FD: files_fd, OBJECT_FD: object_fd},
             mounts=(*runner_mounts(), *tools),

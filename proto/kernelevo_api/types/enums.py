@@ -185,6 +185,7 @@ class SandboxEnd(enum.Enum):
     FORBIDDEN_CALL = "forbidden_call"
     KILLED = "killed"
     OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
+    PROCESS_LIMIT = "process_limit"
 
 
 class BaselineKind(enum.Enum):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelevo_api.types import SandboxEnd
+from kernelevo_api.types import LimitKind, SandboxEnd, Verdict
+from kernelevo_evaluator.lanes.loading import build_failure
 from kernelevo_evaluator.lanes.quiet import Quiet
 from kernelevo_evaluator.languages.builder import Builder
 from kernelevo_evaluator.languages.diagnostics import diagnostics, last_words
@@ -153,6 +154,14 @@ async def test_a_build_ends_with_the_last_who_waits(builder):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert all(process.ended for process in builder.sandbox.processes)
+
+
+async def test_processor_time_is_a_limit_of_its_own(builder):
+    builder._cpu_seconds = 0.2
+    result = await build(builder, ADD + "#include <regex>\n#include <random>\n")
+    assert result.path is None and result.ending.kind is SandboxEnd.CPU_TIMEOUT
+    failure = build_failure(result)
+    assert (failure.verdict, failure.limit) == (Verdict.TIMEOUT, LimitKind.CPU_TIME)
 
 
 @pytest.mark.parametrize("seconds", [1.0])

@@ -6,6 +6,7 @@ import pytest
 from core_bench import HONEST, PROBLEM, seconds
 
 from kernelevo_api.types import Effort, LimitKind, Stage, Verdict
+from kernelevo_evaluator.lanes.runners import RunnerPool
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -198,6 +199,12 @@ async def test_timeouts(bench, source, limit, stage):
 async def test_a_limit_that_says_no_is_named(bench, body, limit):
     evaluation = await bench.judge(candidate(body))
     assert (evaluation.verdict, evaluation.limit) == (Verdict.RUNTIME_ERROR, limit), evaluation.message
+
+
+async def test_processor_time_is_named(bench, monkeypatch):
+    monkeypatch.setattr(RunnerPool, "cpu_seconds", 6.0)
+    evaluation = await bench.judge(candidate(top="os.fork()\nwhile True: pass"))
+    assert (evaluation.verdict, evaluation.limit) == (Verdict.TIMEOUT, LimitKind.CPU_TIME), evaluation.message
 
 
 async def test_a_message_that_is_too_long_is_named(bench):

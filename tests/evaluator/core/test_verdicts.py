@@ -17,6 +17,7 @@ TABLE = {
     SandboxEnd.WALL_TIMEOUT: (Verdict.TIMEOUT, LimitKind.RUN_TIME),
     SandboxEnd.CPU_TIMEOUT: (Verdict.TIMEOUT, LimitKind.CPU_TIME),
     SandboxEnd.OUTPUT_LIMIT: (Verdict.RUNTIME_ERROR, LimitKind.OUTPUT),
+    SandboxEnd.PROCESS_LIMIT: (Verdict.RUNTIME_ERROR, LimitKind.PROCESSES),
     SandboxEnd.FORBIDDEN_CALL: (Verdict.SANDBOX_VIOLATION, None),
     SandboxEnd.SIGNALED: (Verdict.CRASHED, None),
     SandboxEnd.KILLED: (Verdict.CRASHED, None),

@@ -437,6 +437,7 @@ class _SandboxEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SandboxEnd
     SANDBOX_END_FORBIDDEN_CALL: _SandboxEnd.ValueType  # 7
     SANDBOX_END_KILLED: _SandboxEnd.ValueType  # 8
     SANDBOX_END_OUT_OF_DEVICE_MEMORY: _SandboxEnd.ValueType  # 9
+    SANDBOX_END_PROCESS_LIMIT: _SandboxEnd.ValueType  # 10
 
 class SandboxEnd(_SandboxEnd, metaclass=_SandboxEndEnumTypeWrapper):
     """Why a runner or build sandbox ended, as seen from outside it."""
@@ -451,6 +452,7 @@ SANDBOX_END_OUTPUT_LIMIT: SandboxEnd.ValueType  # 6
 SANDBOX_END_FORBIDDEN_CALL: SandboxEnd.ValueType  # 7
 SANDBOX_END_KILLED: SandboxEnd.ValueType  # 8
 SANDBOX_END_OUT_OF_DEVICE_MEMORY: SandboxEnd.ValueType  # 9
+SANDBOX_END_PROCESS_LIMIT: SandboxEnd.ValueType  # 10
 Global___SandboxEnd: _TypeAlias = SandboxEnd  # noqa: Y015
 
 class _BaselineKind:
