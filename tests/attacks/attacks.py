@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attack import Attack, BuildAttack
 from builds import BUILDS
+from triton_builds import TRITON_BUILDS
 
 from kernelevo_sandbox import EndKind
 
@@ -161,7 +162,7 @@ _attack(
     "fork without end",
     "n = 0\nwhile n < 5000:\n    if os.fork() == 0: time.sleep(20); os._exit(0)\n    n += 1\ngot(n)",
     limits={"processes": 32},
-    ends=frozenset({EndKind.KILLED, EndKind.WALL_TIMEOUT}),
+    ends=frozenset({EndKind.PROCESS_LIMIT, EndKind.WALL_TIMEOUT}),
     control=False,
 )
 _attack(
@@ -170,7 +171,7 @@ _attack(
     "n = 0\ntry:\n    while n < 5000: threading.Thread(target=time.sleep, args=(20,), daemon=True).start(); n += 1\n"
     "except RuntimeError as e: refused(e)\ngot(n)",
     limits={"processes": 32},
-    ends=frozenset({EndKind.KILLED, EndKind.WALL_TIMEOUT}),
+    ends=frozenset({EndKind.PROCESS_LIMIT, EndKind.WALL_TIMEOUT}),
     control=False,
 )
 _attack(
@@ -383,4 +384,4 @@ _attack(
     "result channel", "end before anything was judged", "os._exit(3)\n", ends=frozenset({EndKind.EXITED}), control=False
 )
 
-ATTACKS += BUILDS
+ATTACKS += [*BUILDS, *TRITON_BUILDS]

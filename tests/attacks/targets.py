@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import secrets
 import socket
@@ -89,6 +90,7 @@ def host(isolated: bool) -> Iterator[dict[str, Any]]:
             "unix": str(folder / "unix"),
             "abstract": mark,
             "shm": shm.name,
+            "packages": _packages(),
             "ipc_key": key,
             "cores": len(os.sched_getaffinity(0)),
             "alive_fd": ALIVE_FD,
@@ -116,6 +118,12 @@ def _listeners(stack: contextlib.ExitStack) -> tuple[dict[str, int], socket.sock
             ports[name] = sock.getsockname()[1]
     sock.setblocking(False)
     return ports, sock
+
+
+def _packages() -> str:
+    """Where Triton is installed; empty where it is not."""
+    found = importlib.util.find_spec("triton")
+    return str(Path(found.origin).parents[1]) if found is not None and found.origin is not None else ""
 
 
 def running(text: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 
-from kernelevo_sandbox.conformance.kit import MEMORY, Kit, check, told
+from kernelevo_sandbox.conformance.kit import MEMORY, Kit, check, eventually, told
 from kernelevo_sandbox.contract import EndKind, Limits, SandboxBroken, SandboxSpec
 
 
@@ -64,6 +65,18 @@ async def kill_ends_it(kit: Kit) -> None:
     ending = await process.kill()
     assert ending.kind is EndKind.KILLED, told(ending)
     assert process.ended
+
+
+@check
+async def its_processes_are_told(kit: Kit) -> None:
+    """As this host numbers them; and who ends it may say why."""
+    process = await kit.sandbox.start(kit.spec("import os, time; os.fork(); print('up', flush=True); time.sleep(30)"))
+    await eventually(lambda: process.output()[0].text().count("up") == 2)
+    pids = process.processes()
+    assert len(pids) >= 2 and all(Path(f"/proc/{pid}").exists() for pid in pids), pids
+    ending = await process.kill(EndKind.OUT_OF_DEVICE_MEMORY, "had too much")
+    assert (ending.kind, ending.detail) == (EndKind.OUT_OF_DEVICE_MEMORY, "had too much"), told(ending)
+    assert process.processes() == ()
 
 
 @check
