@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,11 @@ from kernelevo_api.errors import EvaluatorError
 from kernelevo_api.pool import NoEvaluator
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kernelevo_api.client import AsyncEvaluatorClient
 
-__all__ = ["EMBEDDED", "EmbeddedEvaluator"]
+__all__ = ["EMBEDDED", "EmbeddedEvaluator", "evaluator_environment"]
 
 EMBEDDED = "embedded"
 """What the log calls it: its address differs from one process to the next."""
@@ -30,6 +33,49 @@ _NEEDED = ("kernelevo_evaluator", "torch", "structlog", "msgspec", "grpc_health"
 _STOP_S = 10.0
 _POLL_S = 0.1
 _LOG_TAIL = 2000
+_GIVEN = frozenset(
+    {
+        *(
+            "PATH",
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "SHELL",
+            "LANG",
+            "LANGUAGE",
+            "TZ",
+            "TERM",
+            "TMPDIR",
+            "TEMP",
+            "TMP",
+            "VIRTUAL_ENV",
+        ),
+        *(
+            "CC",
+            "CXX",
+            "CPATH",
+            "C_INCLUDE_PATH",
+            "CPLUS_INCLUDE_PATH",
+            "LIBRARY_PATH",
+            "LD_LIBRARY_PATH",
+            "CONDA_PREFIX",
+        ),
+        *("DOCKER_HOST", "no_proxy", "NO_PROXY"),
+    }
+)
+_GIVEN_BY_PREFIX = (
+    *("KERNELEVO_EVALUATOR_", "PYTHON", "LC_", "XDG_", "CUDA_", "NVIDIA_", "NVCC_", "TORCH", "TRITON_", "OMP_", "MKL_"),
+    *("RAY_", "OTEL_", "GRPC_"),
+)
+
+
+def evaluator_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What an evaluator may know of this process' environment: no model's key, whatever the variable is called that holds it."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _GIVEN or (name.startswith(_GIVEN_BY_PREFIX) and not name.endswith("_API_KEY"))
+    }
 
 
 class EmbeddedEvaluator:
@@ -91,6 +137,7 @@ class EmbeddedEvaluator:
                 str(self._folder / "state"),
                 "--exit-with-parent",
             ],
+            env=evaluator_environment(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
