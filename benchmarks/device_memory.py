@@ -78,7 +78,7 @@ def shared(meter: ProcessMemory) -> dict[str, int]:
             assert process.stdin is not None and process.stdout is not None
         lender.stdin.write("\n")  # type: ignore[union-attr]
         lender.stdin.flush()  # type: ignore[union-attr]
-        borrower.stdout.readline()  # type: ignore[union-attr]
+        assert borrower.stdout.readline().strip() == "mapped"  # type: ignore[union-attr]
         after = meter.look()
         lender.kill()
         borrower.kill()
