@@ -23,7 +23,7 @@ import results
 from fuzzing.messages import PROBLEM
 from load.audit import OF_THE_MOMENT
 from load.candidates import MADE_UP, REAL, draw_source
-from server_process import NotMeasured, Server, exit_status, server
+from server_process import SIMULATED, NotMeasured, Server, exit_status, server
 
 from kernelevo_api.client import AsyncEvaluatorClient
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Problem, Verdict
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from load.candidates import Mix
 
-SETTINGS = {"log_level": "warning", "queue_capacity": 1024}
+SETTINGS = {"cpu": {"device": "cpu", "log_level": "warning"}, "simulated": SIMULATED}
 SAMPLES = 50
 MIXES = {"simulated": MADE_UP, "cpu": REAL}
 MIB = 1 << 20
@@ -47,8 +47,10 @@ def main() -> int:
     parser.add_argument("--device", choices=["cpu", "simulated"], default="cpu", help="simulated: saves nothing")
     parser.add_argument("--no-save", action="store_true", help="print only")
     options = parser.parse_args()
-    settings = SETTINGS | {"device": options.device}
-    with tempfile.TemporaryDirectory(prefix="kernelevo-memory-") as folder, server(Path(folder), settings) as served:
+    with (
+        tempfile.TemporaryDirectory(prefix="kernelevo-memory-") as folder,
+        server(Path(folder), SETTINGS[options.device]) as served,
+    ):
         raw = asyncio.run(_measure(served, options.cached, options.evaluated, MIXES[options.device]))
     figures = [
         {

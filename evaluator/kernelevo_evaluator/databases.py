@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _DRIVER = "postgresql+psycopg"
 CONNECT_S = 10
+SQLITE_CACHE_KIB = 256
+"""Pages that one connection keeps. What is asked for is small and mostly new, and the system keeps the file: more only takes longer to
+fill, in each of six connections."""
 
 
 class StoreLocked(Exception):
@@ -198,7 +201,13 @@ def _lock_number(instance_id: str) -> int:
 def _configure_sqlite(connection: sqlite3.Connection, _record: object, synchronous: str = "FULL") -> None:
     # SQLAlchemy begins transactions itself (`_begin_sqlite`), so that reading and writing are one.
     connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON", "busy_timeout=10000"):
+    for pragma in (
+        "journal_mode=WAL",
+        f"synchronous={synchronous}",
+        "foreign_keys=ON",
+        "busy_timeout=10000",
+        f"cache_size={-SQLITE_CACHE_KIB}",
+    ):
         connection.execute(f"PRAGMA {pragma}")
 
 
