@@ -23,7 +23,7 @@ IMAGE_LABEL = "org.kernelevo.sandbox"
 _LEAST_API = (1, 41)
 _THREADS = 4
 _LOG_LINES = 20
-_BUILD = "build it: docker build -f Dockerfile.gpu -t {image} . (CONTRIBUTING.md says how without a registry)"
+_BUILD = "build it: docker build -f Dockerfile.gpu -t {image} . (without a registry: sudo make sandbox-image)"
 
 T = TypeVar("T")
 
