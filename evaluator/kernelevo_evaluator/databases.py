@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _DRIVER = "postgresql+psycopg"
 CONNECT_S = 10
 SQLITE_CACHE_KIB = 256
-"""Of pages that one connection keeps. What is asked for is small and mostly new, and the system keeps the file: more would only take
-longer to fill, in each of six connections."""
+"""Of pages that one connection keeps. What is asked for is small and mostly new, and the system keeps the file: more would only
+take longer to fill, in each of six connections."""
 
 
 class StoreLocked(Exception):
