@@ -171,7 +171,15 @@ class LocalExecutor(Executor):
         # What a reference holds of a device is its problem's to say: wide copies of its own, whatever a candidate may have. It
         # serves many evaluations, so that its processor time adds up.
         most = replace(standard, device_memory_bytes=settings.maximum_limits.device_memory_bytes, cpu_seconds=None)
-        lane = Lane(pool, quiet, Loader(quiet, builder), cores=cores, reference_limits=most, gpu=gpu)
+        lane = Lane(
+            pool,
+            quiet,
+            Loader(quiet, builder),
+            cores=cores,
+            reference_limits=most,
+            gpu=gpu,
+            deep_checks=settings.deep_checks,
+        )
         if pool.watchdog is not None:
             pool.watchdog.on_lost = lambda reason: self._health.withdraw(lane, reason)
         return lane

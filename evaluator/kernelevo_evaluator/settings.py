@@ -39,6 +39,7 @@ Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Bytes = Annotated[int, pydantic.Field(gt=0)]
 Count = Annotated[int, pydantic.Field(gt=0)]
 Device = Literal["auto", "cpu", "cuda", "simulated"]
+DeepChecks = Literal["final", "profile", "never"]
 
 
 class SettingsInvalid(Exception):
@@ -159,6 +160,11 @@ class EvaluatorSettings(BaseSettings):
         description="runners kept warm on each lane for the next evaluations; empty: as many as its cores can keep up",
     )
 
+    deep_checks: DeepChecks = pydantic.Field(
+        "final",
+        description="when a GPU's candidates are called once more under compute-sanitizer and Nsight Compute: with EFFORT_FINAL "
+        "and profiles, only with profiles (profile), or never",
+    )
     isolation_check_s: Seconds = pydantic.Field(
         60.0, description="seconds between two tries of what the sandbox guarantees, while the evaluator serves"
     )
@@ -279,6 +285,7 @@ class EvaluatorSettings(BaseSettings):
             lane_cpus=parse_core_sets(self.lane_cpus),
             build_workers=self.build_workers,
             spare_runners=self.spare_runners,
+            deep_checks=self.deep_checks,
             isolation_check_s=self.isolation_check_s,
             cpu_time_s=self.cpu_time_s,
             simulated_lanes=self.simulated_lanes,
@@ -324,6 +331,7 @@ class ExecutorSettings:
     build_workers: int = 1
     spare_runners: int | None = None
     """Of each lane; `None`: as many as its cores can keep up."""
+    deep_checks: DeepChecks = "final"
     isolation_check_s: float = 60.0
     cpu_time_s: float | None = None
     """Of a candidate's runner, and of a build; `None`: only wall clocks bound it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kernelevo_api.types import ProblemReport, Verdict
+from kernelevo_api.types import Effort, ProblemReport, Verdict
 from kernelevo_evaluator.executor import ExecutorFault, ProblemRefused
 from kernelevo_evaluator.lanes.referee_process import RefereeProcess, Services
 from kernelevo_evaluator.lanes.runners import TOOL_START_SECONDS
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.lanes.loading import Loader
     from kernelevo_evaluator.lanes.quiet import Quiet
     from kernelevo_evaluator.lanes.runners import HeldRunner, RunnerLimits, RunnerPool
+    from kernelevo_evaluator.settings import DeepChecks
 
 _WARM_PROBLEMS = 2
 _WATCHED_RUNS = 4
@@ -44,6 +45,7 @@ class Lane:
         cores: Cores,
         reference_limits: RunnerLimits,
         gpu: Gpu | None = None,
+        deep_checks: DeepChecks = "final",
     ) -> None:
         """Pool, loader and silence are this lane's own: all that they start runs on its cores."""
         self.exclusive = asyncio.Lock()
@@ -55,6 +57,7 @@ class Lane:
         self.quiet = quiet
         self.loader = loader
         self._reference_limits = reference_limits
+        self._deep_checks = deep_checks
         self._referee: RefereeProcess | None = None
         self._references: OrderedDict[str, HeldRunner] = OrderedDict()
 
@@ -143,6 +146,7 @@ class Lane:
                 bound_speedup=job.bound_speedup,
                 language=job.language.value,
                 profile=job.profile,
+                deep=self._goes_deep(job),
             ),
             fds,
             services,
@@ -207,6 +211,12 @@ class Lane:
             await self.pool.forget(runner)
         if self._referee is not None and self._referee.alive:
             await self._referee.job(DropProblem(digest=digest), (), None, 30)
+
+    def _goes_deep(self, job: Job) -> bool:
+        """Whether a candidate that passes is called once more under each tool."""
+        if self.gpu is None or self._deep_checks == "never":
+            return False
+        return job.profile or (job.effort is Effort.FINAL and self._deep_checks == "final")
 
     async def close(self) -> None:
         """End the referee and every runner."""

@@ -46,6 +46,8 @@ class EvaluateCandidate(msgspec.Struct, frozen=True, tag="evaluate"):
     bound_speedup: float | None = None
     language: str = "torch"
     profile: bool = False
+    deep: bool = False
+    """Whether a candidate that passes is called once more under each checking tool."""
 
 
 class ProbeDevice(msgspec.Struct, frozen=True, tag="probe"):

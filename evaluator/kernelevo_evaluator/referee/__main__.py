@@ -119,6 +119,7 @@ class Referee:
             bound_speedup=message.bound_speedup,
             language=Language(message.language),
             profile=message.profile,
+            deep=message.deep,
         )
         baseline = sockets[1] if len(sockets) > 1 else None
         outcome = Evaluation(self._host, reference, request, self.facts, sockets[0], baseline).carry_out()

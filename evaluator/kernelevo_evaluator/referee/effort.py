@@ -111,3 +111,5 @@ UNSURE = 1.5
 once the candidate was gone, that is counted into the interval."""
 UNSETTLED = 4.0
 """An interval whose ends lie this many times apart tells of the host alone: no speedup is claimed by it."""
+CLAIMED_BELOW_US = 20.0
+"""A GPU's calls that are shorter are claimed until their launches were counted by Nsight Compute."""

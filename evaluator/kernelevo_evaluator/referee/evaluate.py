@@ -13,6 +13,7 @@ from kernelevo_api.types import (
     Profile,
     Stage,
     TimingPolicy,
+    Trust,
     Verdict,
 )
 from kernelevo_evaluator.referee import effort as settings
@@ -135,10 +136,19 @@ class Evaluation:
             if self._traces_before_timing:
                 self._looks.language(self._subject, None)
         timing = None if self._request.interpreter or self._request.skip_timing else self._timed_as_asked()
-        if self._request.profile or (self._looks.goes_deep and not (timing is not None and self._is_behind(timing))):
+        if self._request.profile or (self._request.deep and not (timing is not None and self._is_behind(timing))):
             with self._stages.during(Stage.PROFILE):
                 self._look_deeper(timing)
-        return timing
+        return self._trusted(timing)
+
+    def _trusted(self, timing: Timing | None) -> Timing | None:
+        """Short calls of a GPU are claimed to be so until their launches were counted."""
+        if timing is None or not self._looks.on_gpu or self._looks.launches_counted:
+            return timing
+        if timing.candidate_us is None or timing.candidate_us >= settings.CLAIMED_BELOW_US:
+            return timing
+        told = "so short a call counts as claimed until a final evaluation has counted its launches"
+        return replace(timing, trust=Trust.CLAIMED, remarks=(*timing.remarks, told))
 
     def _timed_as_asked(self) -> Timing:
         with self._stages.during(Stage.TIME):
@@ -172,7 +182,7 @@ class Evaluation:
         if self._request.profile:
             self._host.progress(Stage.PROFILE, "recording what a call runs")
             self._profile = self._profiled(timing)
-        if self._looks.goes_deep:
+        if self._request.deep:
             counters = self._looks.deeply(self._subject_under)
             if self._profile is not None:
                 self._profile = replace(self._profile, counters=counters)

@@ -50,9 +50,9 @@ class Looks:
         return bool(self._reference.space.device.type == "cuda")
 
     @property
-    def goes_deep(self) -> bool:
-        """Whether the tools are asked too."""
-        return self.on_gpu and (self._request.effort is Effort.FINAL or self._request.profile)
+    def launches_counted(self) -> bool:
+        """Whether Nsight Compute counted what the trace tells of."""
+        return any(check.tool == deep.LAUNCHES and check.ran and not check.faults for check in self.deep_checks)
 
     def compiled_kernels(self, subject: Subject) -> None:
         """What Triton's kernels use on the device: where ptxas tells it of built ones, these are told as built, too."""

@@ -30,6 +30,8 @@ class Request:
     bound_speedup: float | None
     language: Language
     profile: bool = False
+    deep: bool = False
+    """Whether the checking tools are asked, too."""
 
 
 @dataclass(slots=True)

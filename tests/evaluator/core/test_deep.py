@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from core_bench import HONEST, LIMITS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernelevo_api.types import Effort
 from kernelevo_evaluator.executor import ExecutorFault
 from kernelevo_evaluator.lanes import tools
 from kernelevo_evaluator.lanes.carrying import Carrying, runner_limits
+from kernelevo_evaluator.lanes.lane import Lane
 from kernelevo_evaluator.lanes.referee_process import Services
 from kernelevo_evaluator.messages.codec import encode
 from kernelevo_evaluator.messages.referee import HostCall
@@ -298,3 +302,21 @@ def test_tools_of_a_host(tmp_path, monkeypatch):
     assert found.environment == {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     assert str(tmp_path) in {mount.target for mount in found.mounts}
     assert ",".join(METRICS) in tools.find_tool("ncu").argv
+
+
+@pytest.mark.parametrize(
+    ("setting", "effort", "profile", "gpu", "deep"),
+    [
+        ("final", Effort.FINAL, False, True, True),
+        ("final", Effort.FULL, True, True, True),
+        ("final", Effort.FULL, False, True, False),
+        ("final", Effort.FINAL, True, False, False),
+        ("profile", Effort.FINAL, False, True, False),
+        ("profile", Effort.FULL, True, True, True),
+        ("never", Effort.FINAL, True, True, False),
+    ],
+)
+@pytest.mark.asyncio(loop_scope="session")
+async def test_when_tools_are_asked(bench, setting, effort, profile, gpu, deep):
+    lane = Lane(None, None, None, cores=None, reference_limits=None, gpu=object() if gpu else None, deep_checks=setting)
+    assert lane._goes_deep(replace(await bench.job(HONEST), effort=effort, profile=profile)) is deep
