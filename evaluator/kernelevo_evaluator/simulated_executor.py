@@ -55,22 +55,25 @@ class SimulatedExecutor(Executor):
 
     def __init__(self, settings: ExecutorSettings) -> None:
         self._settings = settings
-        self._free = asyncio.Semaphore(settings.simulated_lanes)
+        self._devices = tuple(
+            Device(
+                id=f"{NAME}{number}",
+                kind=DeviceKind.CPU,
+                name=NAME,
+                architecture=NAME,
+                memory_bytes=1 << 30,
+                healthy=True,
+            )
+            for number in range(settings.simulated_lanes)
+        )
+        self._free: asyncio.Queue[Device] = asyncio.Queue()
+        for device in self._devices:
+            self._free.put_nowait(device)
 
     async def start(self) -> ExecutorFacts:
         """Nothing to claim."""
         return ExecutorFacts(
-            devices=tuple(
-                Device(
-                    id=f"{NAME}{number}",
-                    kind=DeviceKind.CPU,
-                    name=NAME,
-                    architecture=NAME,
-                    memory_bytes=1 << 30,
-                    healthy=True,
-                )
-                for number in range(self.lanes)
-            ),
+            devices=self._devices,
             languages=tuple(
                 LanguageSupport(language=language, device_kind=DeviceKind.CPU, checked_on=CheckedOn.DEVICE)
                 for language in Language
@@ -111,13 +114,16 @@ class SimulatedExecutor(Executor):
         )
 
     async def evaluate(self, job: Job, progress: ProgressCallback) -> Evaluation:
-        async with self._free:
+        device = await self._free.get()
+        try:
             progress(Stage.TIME, "simulated")
             await asyncio.sleep(self._settings.simulated_s)
-        return judged(job)
+        finally:
+            self._free.put_nowait(device)
+        return _judged(job, device)
 
 
-def judged(job: Job) -> Evaluation:
+def _judged(job: Job, device: Device) -> Evaluation:
     """The verdict on a job: a function of its candidate, with noise that the evaluation's id decides."""
     source = job.candidate.source
     broken = "BROKEN" in source
@@ -153,7 +159,7 @@ def judged(job: Job) -> Evaluation:
             remarks=(NAME,),
         ),
         environment=Environment(
-            device=Device(id=NAME, kind=DeviceKind.CPU, name=NAME, architecture=NAME, healthy=True),
+            device=device,
             sandbox_backend="none",
             host_kernel=platform.release(),
         ),

@@ -1,9 +1,12 @@
-"""The same checks over every executor; those of Ray on a real cluster of this host, with GPUs in name only."""
+"""The same checks over every executor, and of the service around it; those of Ray on a real cluster of this host, with GPUs in
+name only.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from executor_conformance import CHECKS, Subject
 from scripted_lane import ScriptedLane, open_lane
+from service_conformance import SERVICE_CHECKS, Service, serving
 
 from kernelevo_evaluator.settings import EvaluatorSettings
 
@@ -50,24 +54,35 @@ def make(name: str, settings: EvaluatorSettings) -> Executor:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["one host", "ray"])
-async def subject(
-    request: pytest.FixtureRequest, notes: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Subject]:
+async def service(request: pytest.FixtureRequest, notes: tuple[Path, Path]) -> AsyncIterator[Service]:
     values: dict[str, Any] = {"device": "simulated", "executor": "ray", "ray_lanes": LANES}
-    settings = EvaluatorSettings(state_dir=tmp_path_factory.mktemp("state"), **values)
-    executor = make(request.param, settings)
-    try:
-        yield Subject(executor, await executor.start(), *notes)
-    finally:
-        await executor.close()
+    # Not tmp_path: a Unix socket's path has little room.
+    with tempfile.TemporaryDirectory(prefix="ke") as name:
+        executor = make(request.param, EvaluatorSettings(state_dir=Path(name) / "lanes", **values))
+        async with serving(executor, Path(name)) as (facts, client):
+            yield Service(Subject(executor, facts, *notes), client)
 
 
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.filterwarnings(
-    "ignore::ResourceWarning:ray", "ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray"
-)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_executor(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning:ray", "ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray"
+    ),
+]
+
+
+def nothing_noted(subject: Subject) -> None:
     subject.gate.unlink(missing_ok=True)
     subject.log.unlink(missing_ok=True)
-    await check(subject)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_executor(check: Callable[[Subject], Awaitable[None]], service: Service) -> None:
+    nothing_noted(service.subject)
+    await check(service.subject)
+
+
+@pytest.mark.parametrize("check", SERVICE_CHECKS, ids=lambda check: check.__name__)
+async def test_service(check: Callable[[Service], Awaitable[None]], service: Service) -> None:
+    nothing_noted(service.subject)
+    await check(service)

@@ -1,4 +1,4 @@
-"""The checks that hold of every executor, over the one of this host: real candidates, referee and runners.
+"""What holds of every executor, and of the service around it, over the one of this host: real candidates, referee and runners.
 
 Without a sandbox, so that candidates themselves can write down what becomes of them, where those of a scripted lane do.
 """
@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent / "core"))
 from core_bench import settings
 from executor_conformance import CHECKS, Subject
 from scripted_executor import PROBLEM
+from service_conformance import SERVICE_CHECKS, Service, serving
 from tests.supervise import children
 
 from kernelevo_api.types import BaselineKind, Candidate, Effort, Language, Problem, ProblemReport, Stage
@@ -44,10 +46,10 @@ import torch
 from torch import nn
 
 def note(what):
+    with open({log!r} + ".pids", "a") as log:
+        log.write(f"{{os.getpid()}} {{what}} {script}\\n")
     with open({log!r}, "a") as log:
         log.write(f"{{what}} {script}\\n")
-    with open({log!r} + ".pids", "a") as log:
-        log.write(f"{{os.getpid()}} {script}\\n")
 
 note("started")
 while {hold} and not os.path.exists({gate!r}):
@@ -107,38 +109,59 @@ class LocalSubject(Subject):
         if what != "cancelled":
             return super().noted(what, script)
         # Those that began, did not come to an end, and are no more.
-        pids = Path(f"{self.log}.pids")
-        if not pids.exists():
-            return 0
-        ran = {line.split(" ", 1)[0] for line in pids.read_text().splitlines() if line.split(" ", 1)[1] == script}
-        return sum(not Path(f"/proc/{pid}").exists() for pid in ran)
+        return sum(not Path(f"/proc/{pid}").exists() for pid in self._processes("started", script))
+
+    def _processes(self, what: str, script: str) -> set[str]:
+        """Which of them noted this of a script."""
+        noted = Path(f"{self.log}.pids")
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return {pid for pid, rest in (line.split(" ", 1) for line in lines) if rest == f"{what} {script}"}
 
     async def _kill_referee(self, script: str) -> None:
-        """Once it has the candidate called."""
-        await self.until("called", script)
-        for pid in children(os.getpid()):
-            with contextlib.suppress(OSError):
-                if b"kernelevo_evaluator.referee" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
+        """Each time that it has another runner's candidate called, until the next job is written."""
+        seen: set[str] = set()
+        while True:
+            called = self._processes("called", script)
+            if called - seen:
+                _kill_referees()
+            seen |= called
+            await asyncio.sleep(0.02)
+
+
+def _kill_referees() -> None:
+    for pid in children(os.getpid()):
+        with contextlib.suppress(OSError):
+            if b"kernelevo_evaluator.referee" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def subject(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalSubject]:
-    folder = tmp_path_factory.mktemp("local")
-    executor = LocalExecutor(NoSandbox(), replace(settings(folder / "state"), device="cpu"))
-    try:
-        facts = await executor.start()
-        problem = read_problem(Problem(source=PROBLEM, name="p"), 1 << 20)
-        report = await executor.audit(problem, facts.default_limits, False, lambda stage, message: None)
-        yield LocalSubject(executor, facts, folder / "log", folder / "gate", report)
-    finally:
-        await executor.close()
+async def service() -> AsyncIterator[Service]:
+    # Not tmp_path: a Unix socket's path has little room.
+    with tempfile.TemporaryDirectory(prefix="ke") as name:
+        folder = Path(name)
+        executor = LocalExecutor(NoSandbox(), replace(settings(folder / "state"), device="cpu"))
+        async with serving(executor, folder) as (facts, client):
+            problem = read_problem(Problem(source=PROBLEM, name="p"), 1 << 20)
+            report = await executor.audit(problem, facts.default_limits, False, lambda stage, message: None)
+            yield Service(LocalSubject(executor, facts, folder / "log", folder / "gate", report), client)
 
 
-@pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def nothing_noted(subject: Subject) -> None:
+    for path in (subject.gate, subject.log, Path(f"{subject.log}.pids")):
+        path.unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_executor(check: Callable[[Subject], Awaitable[None]], subject: LocalSubject) -> None:
-    subject.gate.unlink(missing_ok=True)
-    subject.log.unlink(missing_ok=True)
-    Path(f"{subject.log}.pids").unlink(missing_ok=True)
-    await check(subject)
+async def test_executor(check: Callable[[Subject], Awaitable[None]], service: Service) -> None:
+    nothing_noted(service.subject)
+    await check(service.subject)
+
+
+@pytest.mark.parametrize("check", SERVICE_CHECKS, ids=lambda check: check.__name__)
+async def test_service(check: Callable[[Service], Awaitable[None]], service: Service) -> None:
+    nothing_noted(service.subject)
+    await check(service)

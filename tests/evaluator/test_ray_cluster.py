@@ -23,6 +23,7 @@ from scripted_lane import open_lane, open_wide_lane
 
 from kernelevo_api.channel import RetryPolicy
 from kernelevo_api.client import AsyncEvaluatorClient
+from kernelevo_api.pool import EvaluatorPool
 from kernelevo_api.types import Candidate, EvaluateRequest, Evaluation, Problem, Verdict
 from kernelevo_evaluator.executor import ExecutorFault, ProblemRefused
 from kernelevo_evaluator.problem import read_problem
@@ -344,28 +345,49 @@ async def test_what_the_cluster_will_never_have_is_said_at_the_start(cluster: An
         await executor.close()
 
 
-def test_the_command_serves_a_cluster_and_leaves_nothing_behind(cluster: Any, tmp_path: Path) -> None:
-    address = f"unix:{tmp_path}/e.sock"
-    command = [sys.executable, "-m", "kernelevo_evaluator", "serve", "--executor", "ray", "--ray-address"]
-    command += [cluster.address, "--listen", address, "--state-dir", str(tmp_path / "state")]
-    command += ["--set", "device=simulated", "--set", "simulated_s=0", "--exit-with-parent"]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
+def test_services_share_a_cluster_as_several_front_doors_and_leave_nothing_behind(cluster: Any, tmp_path: Path) -> None:
+    """The command itself, twice: each service holds its part of the lanes, and a pool of both holds all of them."""
+    addresses, processes = [], []
+    for name, lanes in (("a", 1), ("b", 2)):
+        addresses.append(f"unix:{tmp_path}/{name}.sock")
+        command = [sys.executable, "-m", "kernelevo_evaluator", "serve", "--executor", "ray", "--ray-address"]
+        command += [cluster.address, "--listen", addresses[-1], "--state-dir", str(tmp_path / name)]
+        command += ["--set", "device=simulated", "--set", "simulated_s=0.2", "--set", f"ray_lanes={lanes}"]
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            processes.append(subprocess.Popen([*command, "--exit-with-parent"], stdout=log, stderr=subprocess.STDOUT))
 
-        async def ask() -> Verdict:
+    def logs() -> str:
+        return "".join(path.read_text() for path in sorted(tmp_path.glob("*.log")))
+
+    async def ask() -> tuple[list[int], set[str], list[Evaluation]]:
+        for address in addresses:
             async with AsyncEvaluatorClient(address) as client:
-                capabilities = await client.wait_ready(60)
-                assert capabilities.queue is not None and capabilities.queue.lanes == 3
-                assert len({device.id for device in capabilities.devices}) == 3
-                request = EvaluateRequest(problem=Problem(source=PROBLEM), candidate=Candidate(source=candidate()))
-                return (await client.evaluate(request)).verdict
+                await client.wait_ready(60)
+        async with EvaluatorPool.of(addresses) as pool:
+            await pool.connect()
+            shares = [one.share(pool.device) for one in pool.endpoints]
+            found = [one.capabilities for one in pool.endpoints]
+            devices = {device.id for one in found if one is not None for device in one.devices}
+            report = await pool.register(Problem(source=PROBLEM))
+            requests = [
+                EvaluateRequest(
+                    problem_digest=report.problem_digest, candidate=Candidate(source=candidate(extra=f"# {number}"))
+                )
+                for number in range(pool.slots)
+            ]
+            return shares, devices, await asyncio.gather(*map(pool.evaluate, requests))
 
-        assert asyncio.run(ask()) is Verdict.PASSED, (tmp_path / "log").read_text()
+    try:
+        shares, devices, evaluations = asyncio.run(ask())
+        assert shares == [1, 2] and len(devices) == 3
+        assert [one.verdict for one in evaluations] == [Verdict.PASSED] * 6
+        used = {one.environment.device.id for one in evaluations if one.environment and one.environment.device}
+        assert used == devices, "every lane of both has had work"
     finally:
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(60)
-    assert code == 0, (tmp_path / "log").read_text()
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        codes = [process.wait(60) for process in processes]
+    assert codes == [0, 0], logs()
 
 
 def test_without_a_cluster_it_says_so(tmp_path: Path) -> None:

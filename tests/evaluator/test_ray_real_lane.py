@@ -140,6 +140,7 @@ async def test_a_candidate_is_built_checked_and_timed_on_the_workers_host(servic
     passed = await service.client.evaluate(service.request(HONEST), on_progress=lambda one: told.append(one.stage))
     assert passed.verdict is Verdict.PASSED and passed.timing is not None and passed.timing.speedup is not None
     assert passed.environment is not None and passed.environment.sandbox_backend == "bubblewrap"
+    assert passed.environment.device == device
     assert Stage.CHECK in told
     wrong = await service.client.evaluate(service.request(WRONG))
     assert wrong.verdict is Verdict.OUTPUT_MISMATCH

@@ -1,6 +1,6 @@
 """The Grafana dashboard is one by Grafana's own schema, names metrics and labels that an evaluator exports, and leaves none out.
 
-What its queries find is asked of a real Prometheus in tests/evaluator/test_dashboard_queries.py.
+What its queries find is asked of a real Prometheus in tests/evaluator/test_prometheus_queries.py.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from kernelevo_evaluator.settings import EvaluatorSettings, parse_core_sets
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from kernelevo_api.types import Evaluation, Finding, Limits, ProblemReport, Seed, Stage
+    from kernelevo_api.types import Device, Evaluation, Finding, Limits, ProblemReport, Seed, Stage
     from kernelevo_evaluator.executor import Executor, ExecutorFacts, Job, LaneState, ProblemSource, ProgressCallback
 
 T = TypeVar("T")
@@ -73,6 +73,7 @@ class Worker:
         self._settings = _of_this_device(EvaluatorSettings(**settings))
         self._open = open_executor or _open
         self._executor: Executor | None = None
+        self._devices: tuple[Device, ...] = ()
         self._calls: dict[str, _Call] = {}
 
     async def host(self) -> str:
@@ -90,11 +91,11 @@ class Worker:
         facts = await self._executor.start()
         # A GPU's id is its own in the world; what other devices are called is their host's word alone.
         place = f"{(await self.host())[:8]}/{_slot()}"
-        devices = tuple(
+        self._devices = tuple(
             device if device.kind is DeviceKind.CUDA else replace(device, id=f"{place}/{device.id}")
             for device in facts.devices[:1]
         )
-        return replace(facts, devices=devices), self._executor.concurrency
+        return replace(facts, devices=self._devices), self._executor.concurrency
 
     async def audit(self, call: str, problem: ProblemSource, limits: Limits, accept_refused: bool) -> ProblemReport:
         """As an executor's."""
@@ -107,8 +108,11 @@ class Worker:
         return await self._carry(call, lambda told: self._held.seeds(problem, limits, told))
 
     async def evaluate(self, call: str, job: Job) -> Evaluation:
-        """As an executor's."""
-        return await self._carry(call, lambda told: self._held.evaluate(job, told))
+        """As an executor's; the device is named as the cluster's devices are."""
+        found = await self._carry(call, lambda told: self._held.evaluate(job, told))
+        if found.environment is None or found.environment.device is None:
+            return found
+        return replace(found, environment=replace(found.environment, device=self._devices[0]))
 
     async def progress(self, call: str, seen: int) -> list[tuple[Stage, str]]:
         """What was told since so many were seen, as soon as there is anything; empty once the call has ended."""

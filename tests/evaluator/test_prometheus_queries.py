@@ -1,4 +1,4 @@
-"""Each query of the Grafana dashboard, asked of a real Prometheus that scrapes a real server."""
+"""Queries of the Grafana dashboard, and the one by which pods are asked for, put to a Prometheus that scrapes a real server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.packaging.test_helm import render
 
 from kernelevo_api import errors
+from kernelevo_api.types import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 PROMETHEUS = shutil.which("prometheus")
 DASHBOARD = json.loads((Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "evaluators.json").read_text())
@@ -36,11 +38,11 @@ pytestmark = [
 class Prometheus:
     """A Prometheus of our own, on a page of ours."""
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, target: str, labels: Sequence[dict[str, str]]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._address = f"127.0.0.1:{free.getsockname()[1]}"
-        scrape = {"job_name": "kernelevo", "static_configs": [{"targets": [target]}]}
+        scrape = {"job_name": "kernelevo", "static_configs": [{"targets": [target], "labels": one} for one in labels]}
         # JSON is YAML.
         configuration = {"global": {"scrape_interval": "200ms"}, "scrape_configs": [scrape]}
         (folder / "prometheus.yml").write_text(json.dumps(configuration))
@@ -74,8 +76,9 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    one = Prometheus(folder, target)
+def prometheus(folder: Path, target: str, labels: Sequence[dict[str, str]] = ({},)) -> Iterator[Prometheus]:
+    """One that scrapes the page once for each set of labels, which it adds."""
+    one = Prometheus(folder, target, labels)
     try:
         yield one
     finally:
@@ -130,3 +133,40 @@ async def test_every_query_finds_what_happened(host: Any, make_request: Any, tmp
             assert time.monotonic() < end or not missing, missing
         assert instances == [target]
         assert not await asyncio.to_thread(shown, one, curves(["127.0.0.1:1"])[0][0], set())
+
+
+async def test_pods_are_asked_for_by_what_waits_and_runs_on_those_of_the_release(
+    host: Any, make_request: Any, tmp_path: Path
+) -> None:
+    found = await asyncio.to_thread(render, autoscaling={"enabled": True})
+    (trigger,) = found["ScaledObject"]["spec"]["triggers"]
+    query, name = trigger["metadata"]["query"], found["StatefulSet"]["metadata"]["name"]
+    # As the operator labels what it scrapes of each pod: two of the release, one of another release, one of another namespace.
+    pods = [("prod", f"{name}-0"), ("prod", f"{name}-1"), ("prod", f"{name}-other-0"), ("test", f"{name}-0")]
+    labels = [{"namespace": namespace, "pod": pod} for namespace, pod in pods]
+    await host.start(metrics="127.0.0.1:0")
+    running = host.ask(make_request("passed hold"))
+    await running.at(Stage.TIME)
+    waiting = [host.ask(make_request("passed hold", extra=f"# {number}")) for number in range(2)]
+    for asked in waiting:
+        await asked.queued()
+
+    async def until(expected: float) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while (value := await asyncio.to_thread(_number, one, query)) != expected:
+            assert time.monotonic() < end, value
+            await asyncio.sleep(0.2)
+
+    with prometheus(tmp_path, host.server.metrics_address, labels) as one:
+        await until(2 * (1 + 2))
+        host.executor.release()
+        for asked in (running, *waiting):
+            await asked
+        # Nothing to do is a figure too.
+        await until(0)
+
+
+def _number(one: Prometheus, query: str) -> float | None:
+    """The one figure that a query comes to."""
+    data = one.ask("query", query=query)
+    return float(data["result"][0]["value"][1]) if data is not None and data["result"] else None
