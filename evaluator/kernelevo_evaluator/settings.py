@@ -151,6 +151,9 @@ class EvaluatorSettings(BaseSettings):
     simulated_s: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] = pydantic.Field(
         1.0, description="seconds that a simulated evaluation takes"
     )
+    simulated_name: Annotated[str, pydantic.Field(min_length=1)] = pydantic.Field(
+        "simulated", description="what a simulated device calls itself; another name is another kind of device"
+    )
     lane_cpus: str | None = pydantic.Field(
         None, description="cores of each lane, e.g. 0-3;4-7; empty: shared out among the GPUs, or all in one CPU lane"
     )
@@ -290,6 +293,7 @@ class EvaluatorSettings(BaseSettings):
             cpu_time_s=self.cpu_time_s,
             simulated_lanes=self.simulated_lanes,
             simulated_s=self.simulated_s,
+            simulated_name=self.simulated_name,
             default_limits=self._limits(""),
             maximum_limits=self._limits("_maximum"),
         )
@@ -337,6 +341,7 @@ class ExecutorSettings:
     """Of a candidate's runner, and of a build; `None`: only wall clocks bound it."""
     simulated_lanes: int = 1
     simulated_s: float = 1.0
+    simulated_name: str = "simulated"
     default_limits: Limits
     maximum_limits: Limits
 

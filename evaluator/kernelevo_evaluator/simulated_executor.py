@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 NAME = "simulated"
 _BASELINE_US = 100.0
+_FLOOR_US = 25.0
 _SPREAD = 0.25
 """Standard deviation of the logarithm of the speedups."""
 _NOISE = {Effort.SCREEN: 0.02, Effort.FULL: 0.008, Effort.FINAL: 0.004}
@@ -59,7 +60,7 @@ class SimulatedExecutor(Executor):
             Device(
                 id=f"{NAME}{number}",
                 kind=DeviceKind.CPU,
-                name=NAME,
+                name=settings.simulated_name,
                 architecture=NAME,
                 memory_bytes=1 << 30,
                 healthy=True,
@@ -124,12 +125,12 @@ class SimulatedExecutor(Executor):
 
 
 def _judged(job: Job, device: Device) -> Evaluation:
-    """The verdict on a job: a function of its candidate, with noise that the evaluation's id decides."""
+    """The verdict on a job: a function of its candidate and the kind of device, with noise that the evaluation's id decides."""
     source = job.candidate.source
     broken = "BROKEN" in source
-    true = _speedup(source)
+    true = speedup_of(source, device.name)
     if job.baseline_candidate is not None:
-        true /= _speedup(job.baseline_candidate.source)
+        true /= speedup_of(job.baseline_candidate.source, device.name)
     rng = random.Random(job.evaluation_id)  # noqa: S311
     noise = _NOISE[job.effort]
 
@@ -155,6 +156,7 @@ def _judged(job: Job, device: Device) -> Evaluation:
             trust=Trust.CLAIMED,
             candidate_us=_BASELINE_US / true,
             baseline_us=_BASELINE_US,
+            floor_us=_FLOOR_US,
             confirmation=ratio() if job.effort is Effort.FINAL else None,
             remarks=(NAME,),
         ),
@@ -166,6 +168,8 @@ def _judged(job: Job, device: Device) -> Evaluation:
     )
 
 
-def _speedup(source: str) -> float:
-    number = int.from_bytes(hashlib.sha256(source.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+def speedup_of(source: str, device: str = NAME) -> float:
+    """The speedup that a candidate's measurements are drawn around."""
+    text = source if device == NAME else f"{device}: {source}"
+    number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     return math.exp(random.Random(number).gauss(0.0, _SPREAD))  # noqa: S311

@@ -19,11 +19,11 @@ from kernelevo.instances import problem_text
 from kernelevo_api.types import Problem
 from kernelevo_searcher import runs
 from kernelevo_searcher.best import best_kernel, write_best
-from kernelevo_searcher.display import ratio_text
 from kernelevo_searcher.face import wait_for
 from kernelevo_searcher.inputs import BadInput, read_candidate
 from kernelevo_searcher.settings import load_settings
 from kernelevo_searcher.store import RUN_FILE, RunStore
+from kernelevo_searcher.wording import ratio_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

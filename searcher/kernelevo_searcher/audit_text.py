@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelevo_searcher.display import one_line, plain
+from kernelevo_searcher.wording import one_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernelevo_searcher.state import proves_speedup, replay
+from kernelevo_api.types import Effort
+from kernelevo_searcher.candidates import elsewhere_line, proves_speedup
+from kernelevo_searcher.state import replay
 from kernelevo_searcher.store import RunStore
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["BestKernel", "best_kernel", "write_best"]
 
 BEST_FILE = "best.py"
+_NOBODY = frozenset({"", "problem", "tuner"})
+"""Proposers that add nothing of their own to the problem's source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ def _header(state: RunState, best_id: str, speedup: Ratio | None, *, verified: b
     assert state.started is not None
     candidate = state.candidates[best_id]
     device = state.connected.device if state.connected is not None else None
+    evaluation = candidate.evaluations.get(Effort.FINAL) if verified else candidate.evaluation
     measured = (
         f"{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}] over {state.settings.baseline.value}"
         if speedup is not None
@@ -75,11 +80,36 @@ def _header(state: RunState, best_id: str, speedup: Ratio | None, *, verified: b
         f"Found by KernelEvo {state.started.version} for the problem {state.started.problem_name}.",
         f"{_what_was_measured(speedup, verified)}: {measured}.",
         f"Device: {device.name} {device.architecture}." if device is not None else "",
+        *(f"Beside it: {elsewhere_line(kind, found)}." for kind, found in state.verified_elsewhere()),
         f"Run {state.started.run_id}, candidate {best_id}, problem {state.started.problem_digest[:16]}, "
-        f"candidate source {candidate.proposed.source_digest[:16]}.",
+        f"candidate source {candidate.proposed.source_digest[:16]}"
+        + (f", evaluation {evaluation.evaluation_id}." if evaluation is not None and evaluation.evaluation_id else "."),
+        _licence_note(state, best_id),
     ]
     # One line each, whatever the names hold: a line break would end the comment.
     return "\n".join("# " + " ".join(line.split()) for line in lines if line)
+
+
+def _licence_note(state: RunState, best_id: str) -> str:
+    """Whose work is in it, by the kernels that led to it."""
+    authors: dict[str, None] = {}
+    todo, seen = [best_id], set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        proposed = state.candidates[name].proposed
+        if proposed.proposer not in _NOBODY:
+            authors[proposed.proposer] = None
+        todo += [each for each in (proposed.parent_id, proposed.other_id) if each is not None]
+    written = "your own kernel" if "user" in authors else ""
+    models = ", ".join(author for author in authors if author != "user")
+    by = " and ".join(part for part in (written, f"replies of {models}" if models else "") if part)
+    return (
+        f"Licence: made from the problem{f', {by}' if by else ''}; the terms of those hold. KernelEvo adds none of its own, and "
+        "gives no warranty."
+    )
 
 
 def _what_was_measured(speedup: Ratio | None, verified: bool) -> str:

@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from kernelevo_api.pool import Change, Notice
-from kernelevo_api.types import Effort, Progress, Ratio, Verdict
+from kernelevo_api.types import DeviceRequirement, Effort, Progress, Verdict
+from kernelevo_searcher.candidates import Elsewhere, elsewhere_line, is_ours, summary_of
 from kernelevo_searcher.events import (
     CandidateProposed,
     EvaluationFailed,
@@ -34,7 +35,7 @@ from kernelevo_searcher.events import (
 )
 from kernelevo_searcher.forecast import Forecast, forecast_line
 from kernelevo_searcher.proposers import ReplyOutcome
-from kernelevo_searcher.state import is_ours, summary_of
+from kernelevo_searcher.wording import one_line, plain, ratio_text
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -46,32 +47,10 @@ __all__ = [
     "drain_line",
     "ledger_lines",
     "line_of",
-    "one_line",
     "open_display",
-    "plain",
-    "ratio_text",
 ]
 
 _LONGEST_IDEA = 80
-
-
-def plain(text: str) -> str:
-    """The text without control characters, save line ends and tabs."""
-    return "".join(
-        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
-        for character in text
-    )
-
-
-def one_line(text: str, longest: int) -> str:
-    """The text as one plain line of at most so many characters."""
-    joined = " ".join(plain(text).split())
-    return joined if len(joined) <= longest else f"{joined[: longest - 1]}…"
-
-
-def ratio_text(ratio: Ratio) -> str:
-    """A ratio with its interval, e.g. "1.93x [1.88, 1.97]"."""
-    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def line_of(record: Record, state: RunState) -> str | None:
@@ -90,6 +69,9 @@ def line_of(record: Record, state: RunState) -> str | None:
             return _registered(event)
         case MemoryRead() as event:
             return f"memory: {len(event.lessons)} lessons of {len(event.runs)} runs"
+        case EvaluationFinished(device=DeviceRequirement() as device) as event:
+            found = Elsewhere(evaluation=event.evaluation)
+            return f"{event.candidate_id} final, {elsewhere_line(device, found)}"
         case EvaluationFinished() as event:
             return _evaluated(event, state)
         case EvaluationFailed() as event:

@@ -179,7 +179,8 @@ class Engine:
     async def _connect(self) -> None:
         state = self.state
         capabilities = await self._pool.connect(
-            device=state.connected.device if state.connected else state.settings.device
+            device=state.connected.device if state.connected else state.settings.device,
+            others=self._new_settings.verify_on,
         )
         assert self._pool.device is not None
         if state.connected is None:
@@ -234,7 +235,7 @@ class Engine:
             case policy.Wait.WAIT:
                 return
             case policy.Evaluate():
-                started = self._steps.start_evaluation(action, self._pool.choose())
+                started = self._steps.start_evaluation(action, self._pool.choose(device=action.device))
                 self._begin(tasks, self._evaluate(started))
             case policy.Propose(kind) if kind is not ActionKind.TUNE:
                 request = self._calls.request(action)
@@ -290,6 +291,7 @@ class Engine:
                     candidate_id=started.candidate_id,
                     reason=error.reason,
                     message=str(error),
+                    device=started.device,
                 )
             )
         else:

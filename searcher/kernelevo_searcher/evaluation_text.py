@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Verdict
-from kernelevo_searcher.display import one_line, plain, ratio_text
+from kernelevo_searcher.wording import one_line, plain, ratio_text
 
 if TYPE_CHECKING:
     from kernelevo_api.types import Evaluation

@@ -100,6 +100,8 @@ class RunSettings:
     """Addresses; none: one is started for the run."""
     device: DeviceRequirement | None = None
     """What to measure on; absent: the kind with the most lanes."""
+    verify_on: tuple[DeviceRequirement, ...] = ()
+    """Other kinds of device that the winner is verified on."""
     models: tuple[ModelSettings, ...] = ()
     """None: tuning only."""
     calls_in_flight: int = 4
@@ -323,6 +325,8 @@ class EvaluationStarted:
     bound_speedup: float | None = None
     evaluator: str = ""
     """Address that it is sent to, and sent to again: there it is joined or replayed."""
+    device: DeviceRequirement | None = None
+    """Another kind of device than the run's, that the winner is verified on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +336,8 @@ class EvaluationFinished:
     request_id: str
     candidate_id: str
     evaluation: Evaluation
+    device: DeviceRequirement | None = None
+    """As in `EvaluationStarted`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +348,8 @@ class EvaluationFailed:
     candidate_id: str
     reason: str
     message: str
+    device: DeviceRequirement | None = None
+    """As in `EvaluationStarted`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,6 +121,9 @@ class SearcherSettings(BaseSettings):
     device: str | None = pydantic.Field(
         None, description="what to measure on, e.g. kind=cuda,memory=80GiB; unset: the kind with the most lanes"
     )
+    verify_on: tuple[str, ...] = pydantic.Field(
+        (), description="other kinds of device that the winner is verified on, each written as device is"
+    )
     token_file: Path | None = pydantic.Field(None, description="file that holds the evaluators' bearer token")
     tls_root: Path | None = pydantic.Field(
         None, description="PEM file of the CA that the evaluators' TLS is checked by"
@@ -174,6 +177,13 @@ class SearcherSettings(BaseSettings):
             parse_requirement(value)
         return value
 
+    @pydantic.field_validator("verify_on")
+    @classmethod
+    def _devices(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            parse_requirement(value)
+        return values
+
     @property
     def device_requirement(self) -> DeviceRequirement | None:
         """What `device` says."""
@@ -200,6 +210,7 @@ class SearcherSettings(BaseSettings):
             baseline=self.baseline,
             evaluators=self.evaluators,
             device=self.device_requirement,
+            verify_on=tuple(map(parse_requirement, self.verify_on)),
             models=models,
             calls_in_flight=self.calls_in_flight,
             prompts=str(self.prompts.resolve()) if self.prompts is not None else None,

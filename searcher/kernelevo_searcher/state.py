@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kernelevo_api.types import CheckedOn, Effort, Evaluation, Verdict
+from kernelevo_api.types import Effort
+from kernelevo_searcher.candidates import CandidateState, Elsewhere, is_ours, summary_of
 from kernelevo_searcher.events import (
     CandidateProposed,
     DuplicateSkipped,
@@ -44,81 +45,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from kernelevo_api.types import Language, Ratio
+    from kernelevo_api.types import DeviceRequirement, Language
     from kernelevo_searcher.proposers import Usage
 
-__all__ = ["CandidateState", "RunState", "is_ours", "proves_speedup", "replay", "summary_of"]
+__all__ = ["RunState", "replay"]
 
 _IMPROVEMENT = 1.005
 """Factor on the lower bound that counts as progress: the best of many noisy measurements always creeps a little."""
-_OURS = frozenset({Verdict.EVALUATOR_FAULT, Verdict.CANCELLED, Verdict.PROBLEM_FAULT})
-
-
-def is_ours(evaluation: Evaluation) -> bool:
-    """Whether this outcome says nothing about the candidate."""
-    return evaluation.verdict in _OURS
-
-
-def proves_speedup(ratio: Ratio | None) -> bool:
-    """Whether the whole interval lies above 1: whatever else was measured, faster it was not shown to be."""
-    return ratio is not None and ratio.low > 1.0
-
-
-@dataclass(slots=True, kw_only=True)
-class CandidateState:
-    """One candidate and what was measured of it."""
-
-    proposed: CandidateProposed
-    order: int
-    """Place among the candidates, from 0."""
-    evaluations: dict[Effort, Evaluation] = field(default_factory=dict)
-    """The last of each effort; those that say nothing about the candidate are left out."""
-    evaluation: Evaluation | None = None
-    """The most thorough there is, as far as the search is concerned (verification is not)."""
-    speedup: Ratio | None = None
-    """Over the baseline, by that measurement; absent where it did not pass or was not timed."""
-    faults: int = 0
-    """Evaluations that came to nothing through no fault of the candidate's."""
-    unevaluable: str = ""
-    """Why no evaluator takes it; empty otherwise."""
-    children: int = 0
-    family: str = ""
-    """The kernel that this is a tuned version of, however often tuned; its own id where it is none."""
-
-    @property
-    def id(self) -> str:
-        return self.proposed.candidate_id
-
-    @property
-    def parent_id(self) -> str | None:
-        return self.proposed.parent_id
-
-    def measured(self, effort: Effort, evaluation: Evaluation) -> None:
-        """Keep what was found at this effort."""
-        self.evaluations[effort] = evaluation
-        # Asked for far more often than it changes.
-        self.evaluation = self.evaluations.get(Effort.FULL) or self.evaluations.get(Effort.SCREEN)
-        best = self.evaluation
-        passed = best is not None and best.verdict is Verdict.PASSED
-        self.speedup = best.timing.speedup if best is not None and passed and best.timing is not None else None
-
-    @property
-    def failed(self) -> bool:
-        """It was evaluated and did not pass."""
-        return self.evaluation is not None and self.evaluation.verdict is not Verdict.PASSED
-
-    @property
-    def finalist(self) -> bool:
-        """It may be the end of the run: it passed on the device and was timed."""
-        evaluation = self.evaluation
-        return (
-            self.speedup is not None and evaluation is not None and evaluation.checked_on is not CheckedOn.INTERPRETER
-        )
-
-    @property
-    def low(self) -> float:
-        """Lower bound of the speedup; 0 where there is none."""
-        return self.speedup.low if self.speedup is not None else 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,6 +73,10 @@ class RunState:
     """Model calls sent and not finished, by call id."""
     attempts: Counter[tuple[str, Effort]] = field(default_factory=Counter)
     """Requests sent for each candidate and effort."""
+    elsewhere: dict[tuple[str, DeviceRequirement], Elsewhere] = field(default_factory=dict)
+    """What came of verifying a candidate on another kind of device than the run's."""
+    attempts_elsewhere: Counter[tuple[str, DeviceRequirement]] = field(default_factory=Counter)
+    """Requests sent for that."""
     tuned_out: set[str] = field(default_factory=set)
     fixes_given_up: set[str] = field(default_factory=set)
     """Failed candidates whose repair brought nothing new."""
@@ -297,12 +234,14 @@ class RunState:
                     self.refused[call.model] = event.message
             case EvaluationStarted():
                 self.in_flight[event.request_id] = event
-                self.attempts[event.candidate_id, event.effort] += 1
+                if event.device is not None:
+                    self.attempts_elsewhere[event.candidate_id, event.device] += 1
+                else:
+                    self.attempts[event.candidate_id, event.effort] += 1
             case EvaluationFinished():
                 self._evaluate(event)
             case EvaluationFailed():
-                self.in_flight.pop(event.request_id, None)
-                self.candidates[event.candidate_id].unevaluable = event.message
+                self._fail(event)
             case Paused():
                 self.paused[event.model] = event.reason
             case Resumed():
@@ -370,8 +309,19 @@ class RunState:
         )
         return call
 
+    def _fail(self, event: EvaluationFailed) -> None:
+        self.in_flight.pop(event.request_id, None)
+        if event.device is not None:
+            self.elsewhere[event.candidate_id, event.device] = Elsewhere(trouble=event.message)
+        else:
+            self.candidates[event.candidate_id].unevaluable = event.message
+
     def _evaluate(self, event: EvaluationFinished) -> None:
         started = self.in_flight.pop(event.request_id, None)
+        if event.device is not None:
+            if not is_ours(event.evaluation):
+                self.elsewhere[event.candidate_id, event.device] = Elsewhere(evaluation=event.evaluation)
+            return
         candidate = self.candidates[event.candidate_id]
         effort = started.effort if started is not None else event.evaluation.effort or Effort.FULL
         if is_ours(event.evaluation):
@@ -395,6 +345,15 @@ class RunState:
             self.model_evaluated_at_improvement = self.model_evaluated
             self.restarts_since_improvement = 0
         self.best_id = best_id
+
+    def verified_elsewhere(self) -> tuple[tuple[DeviceRequirement, Elsewhere], ...]:
+        """Of a finished run: the other kinds of device that its winner was to be verified on, and what came of each."""
+        if self.finished is None or self.finished.best_id is None:
+            return ()
+        nothing = Elsewhere(trouble="it came to nothing, through no fault of the kernel's")
+        return tuple(
+            (device, self.elsewhere.get((self.finished.best_id, device), nothing)) for device in self.settings.verify_on
+        )
 
     def ledger(self) -> tuple[IdeaOutcome, ...]:
         """Every idea that was evaluated, oldest first, and what came of it."""
@@ -427,21 +386,6 @@ class RunState:
 
 def _is_reply(event: ModelCallFinished | ModelCallFailed) -> bool:
     return isinstance(event, ModelCallFinished) and event.outcome is not ReplyOutcome.LOST
-
-
-def summary_of(evaluation: Evaluation | None) -> str:
-    """An evaluation in a few words."""
-    if evaluation is None:
-        return "not evaluated"
-    if evaluation.verdict is Verdict.PASSED:
-        timing = evaluation.timing
-        if timing is None or timing.speedup is None:
-            return "passed, not timed"
-        ratio = timing.speedup
-        bound = ", stopped at the bound" if timing.stopped_at_bound else ""
-        return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]{bound}"
-    first_line = evaluation.message.strip().splitlines()[0] if evaluation.message.strip() else ""
-    return f"{evaluation.verdict.value}: {first_line}" if first_line else evaluation.verdict.value
 
 
 def replay(records: Iterable[Record]) -> RunState:

@@ -6,9 +6,11 @@ here waits, sends or decides.
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import TYPE_CHECKING
 
+from kernelevo_api.json import to_json
 from kernelevo_api.types import Candidate, Effort, EvaluateRequest, Language
 from kernelevo_searcher import policy
 from kernelevo_searcher.dedupe import normal_digest
@@ -179,20 +181,29 @@ class Steps:
     def start_evaluation(self, action: policy.Evaluate, evaluator: str) -> EvaluationStarted:
         """Log that an evaluation is about to be sent to this evaluator."""
         journal = self._journal
-        attempt = journal.state.attempts[action.candidate_id, action.effort] + 1
-        name = f"{journal.started.run_id}/{action.candidate_id}/{action.effort.value}/{attempt}"
+        if action.device is None:
+            attempt, place = journal.state.attempts[action.candidate_id, action.effort], ""
+        else:
+            attempt = journal.state.attempts_elsewhere[action.candidate_id, action.device]
+            place = f"/{json.dumps(to_json(action.device), sort_keys=True)}"
+        name = f"{journal.started.run_id}/{action.candidate_id}/{action.effort.value}/{attempt + 1}{place}"
         started = EvaluationStarted(
             request_id=str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
             candidate_id=action.candidate_id,
             effort=action.effort,
             bound_speedup=action.bound_speedup,
             evaluator=evaluator,
+            device=action.device,
         )
         journal.write(started)
         return started
 
     def evaluation_request(self, started: EvaluationStarted, device: DeviceRequirement | None) -> EvaluateRequest:
-        """What is asked of an evaluator that knows the problem."""
+        """What is asked of an evaluator that knows the problem.
+
+        Args:
+            device: the kind that the run is on.
+        """
         journal = self._journal
         proposed = journal.state.candidates[started.candidate_id].proposed
         return EvaluateRequest(
@@ -202,7 +213,7 @@ class Steps:
             effort=started.effort,
             baseline=journal.state.settings.baseline,
             bound_speedup=started.bound_speedup,
-            device=device,
+            device=started.device or device,
             client_id=f"kernelevo-{journal.started.run_id[:8]}",
             accept_refused_problem=journal.state.settings.accept_refused_problem,
             # A verification answered from a store would verify nothing.
@@ -212,5 +223,10 @@ class Steps:
     def record(self, started: EvaluationStarted, evaluation: Evaluation) -> None:
         """Log what an evaluator found."""
         self._journal.write(
-            EvaluationFinished(request_id=started.request_id, candidate_id=started.candidate_id, evaluation=evaluation)
+            EvaluationFinished(
+                request_id=started.request_id,
+                candidate_id=started.candidate_id,
+                evaluation=evaluation,
+                device=started.device,
+            )
         )

@@ -17,7 +17,6 @@ import kernelevo
 from kernelevo_api.pool import Endpoint, EvaluatorPool
 from kernelevo_api.types import Effort, Evaluation, Problem, Ratio, Timing, Verdict
 from kernelevo_searcher.cli import app
-from kernelevo_searcher.display import plain
 from kernelevo_searcher.engine import Engine, start_events
 from kernelevo_searcher.evaluation_text import describe_evaluation
 from kernelevo_searcher.events import RunSettings
@@ -26,6 +25,7 @@ from kernelevo_searcher.mechanisms import Mechanism, PolicyName
 from kernelevo_searcher.settings import SettingsInvalid, load_settings, setting_origins
 from kernelevo_searcher.state import replay
 from kernelevo_searcher.store import RunStore, read_records
+from kernelevo_searcher.wording import plain
 
 if TYPE_CHECKING:
     from pathlib import Path

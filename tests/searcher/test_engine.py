@@ -71,6 +71,11 @@ async def test_a_tuned_run_finds_most_of_the_gain(tmp_path: Path) -> None:
     assert best.speedup is not None and best.speedup.low <= true * 1.01 and best.speedup.high >= true * 0.99
     assert state.evaluated == 25
     assert best.source.startswith("# Found by KernelEvo") and best.source.endswith(KERNEL[-30:])
+    assert state.finished.best_id is not None
+    final = state.candidates[state.finished.best_id].evaluations[Effort.FINAL]
+    assert (
+        f"evaluation {final.evaluation_id}" in best.source and "made from the problem, your own kernel;" in best.source
+    )
     compile(best.source, "best.py", "exec")
 
 
@@ -214,7 +219,8 @@ async def test_a_start_that_fails_leaves_nothing_to_verify(tmp_path: Path) -> No
 
 
 async def test_a_model_and_the_tuner_work_together(tmp_path: Path) -> None:
-    proposer = ScriptedProposer()
+    # The tuner has its turn while calls are under way.
+    proposer = ScriptedProposer(seconds=0.02)
     state = await run(tmp_path, ScriptedEvaluator(), proposer=proposer, budget_tokens=60_000, evaluations=40)
     makers = {candidate.proposed.proposer for candidate in state.candidates.values()}
     assert {"user", "tuner", "scripted"} <= makers

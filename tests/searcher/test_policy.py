@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelevo_api.types import CheckedOn, Effort, Evaluation, Ratio, Timing, Verdict
+from kernelevo_api.types import CheckedOn, DeviceRequirement, Effort, Evaluation, Ratio, Timing, Verdict
 from kernelevo_searcher import policy
 from kernelevo_searcher.events import (
     CandidateProposed,
@@ -21,6 +21,7 @@ from kernelevo_searcher.events import (
     ModelCallStarted,
     Paused,
     Record,
+    RunFinished,
     RunSettings,
     RunStarted,
     StopDecided,
@@ -287,6 +288,39 @@ def test_the_first_finalist_sets_what_the_others_must_reach() -> None:
     assert decide(state_of(sent)) is policy.Wait.WAIT, "there is room, and nothing to reach yet"
     done = EvaluationFinished(request_id="f2", candidate_id="c2", evaluation=evaluation(2.0, Effort.FINAL, 0.02))
     assert decide(state_of([*sent, done])) == policy.Evaluate("c1", Effort.FINAL, bound_speedup=1.98)
+
+
+def test_the_winner_is_verified_on_each_other_kind_and_given_up_after_three_faults() -> None:
+    here, there = DeviceRequirement(name="a"), DeviceRequirement(name="b")
+    asked = RunSettings(verify_on=(here, there))
+    won = [*candidate(1, 2.0), StopDecided(reason="enough"), VerificationStarted(candidate_ids=("c1",))]
+    won.append(EvaluationStarted(request_id="f", candidate_id="c1", effort=Effort.FINAL))
+    won.append(EvaluationFinished(request_id="f", candidate_id="c1", evaluation=evaluation(2.0, Effort.FINAL)))
+
+    def sent(number: int, device: DeviceRequirement) -> EvaluationStarted:
+        return EvaluationStarted(request_id=f"e{number}", candidate_id="c1", effort=Effort.FINAL, device=device)
+
+    assert decide(state_of(won, RunSettings())) is policy.Finish.FINISH
+    assert decide(state_of(won, asked)) == policy.Evaluate("c1", Effort.FINAL, device=here)
+    assert decide(state_of(won, asked), slots=0) is policy.Wait.WAIT
+    assert decide(state_of([*won, sent(1, here)], asked)) is policy.Wait.WAIT
+    # It says nothing about the kernel here, and the search goes by what was measured here.
+    wrong = EvaluationFinished(
+        request_id="e1", candidate_id="c1", evaluation=evaluation(None, Effort.FINAL), device=here
+    )
+    state = state_of([*won, sent(1, here), wrong], asked)
+    assert state.candidates["c1"].evaluations[Effort.FINAL].verdict is Verdict.PASSED
+    assert decide(state) == policy.Evaluate("c1", Effort.FINAL, device=there)
+    fault = Evaluation(verdict=Verdict.EVALUATOR_FAULT)
+    events = [*won, sent(1, here), wrong]
+    for number in range(2, 5):
+        assert decide(state_of(events, asked)) == policy.Evaluate("c1", Effort.FINAL, device=there)
+        finished = EvaluationFinished(request_id=f"e{number}", candidate_id="c1", evaluation=fault, device=there)
+        events += [sent(number, there), finished]
+    assert decide(state_of(events, asked)) is policy.Finish.FINISH
+    done = state_of([*events, RunFinished(reason="enough", best_id="c1")], asked)
+    (_, found), (_, given_up) = done.verified_elsewhere()
+    assert found.speedup is None and found.evaluation is not None and given_up.trouble
 
 
 def stopped_with(*events: Event) -> RunState:

@@ -45,6 +45,8 @@ class Members:
         self.sources = tuple(sources)
         self.device: DeviceRequirement | None = None
         """The one kind that the pool's requests run on; set when it connects."""
+        self.others: tuple[DeviceRequirement, ...] = ()
+        """Kinds that single requests may ask for beside it."""
         self.on_notice: Callable[[Notice], None] | None = None
         self.news = asyncio.Event()
         """Set, and replaced by a new one, whenever an evaluator may be sent requests that could not be before."""
@@ -138,8 +140,13 @@ class Members:
                 endpoint.looked_at = asyncio.get_running_loop().time()
             return endpoint.up
 
-    async def meet(self, wanted: DeviceRequirement | None) -> tuple[str, ...]:
-        """Ask everyone what it is, and settle on one kind of device; returns why some are not used."""
+    async def meet(self, wanted: DeviceRequirement | None, others: Sequence[DeviceRequirement] = ()) -> tuple[str, ...]:
+        """Ask everyone what it is, and settle on one kind of device; returns why some are not used.
+
+        Args:
+            others: kinds that single requests will ask for: who has those is kept too.
+        """
+        self.others = tuple(others)
         everyone = [one for one in self.endpoints if not one.leaving]
         for endpoint in everyone:
             endpoint.up, endpoint.known, endpoint.looked_at = False, True, -1e9
@@ -167,8 +174,8 @@ class Members:
                 troubles.append(endpoint.trouble)
                 self.tell(Change.LOST, endpoint.name, endpoint.trouble)
                 continue
-            if not endpoint.unfit and not endpoint.share(self.device or wanted):
-                endpoint.unfit = f"it has no healthy device that is {describe(self.device or wanted)}"
+            if not endpoint.unfit:
+                endpoint.unfit = self._lacks(endpoint, self.device or wanted)
             if endpoint.unfit:
                 troubles.append(f"{endpoint.name}: {endpoint.unfit}")
                 self.tell(Change.LEFT_OUT, endpoint.name, endpoint.unfit)
@@ -199,10 +206,16 @@ class Members:
         before = endpoint.unfit
         others = [one for one in self.endpoints if one is not endpoint and one.up and not one.leaving and not one.unfit]
         endpoint.unfit = self._known_as(endpoint, others)
-        if not endpoint.unfit and not endpoint.share(self.device):
-            endpoint.unfit = f"it has no healthy device that is {describe(self.device)}"
+        if not endpoint.unfit:
+            endpoint.unfit = self._lacks(endpoint, self.device)
         if endpoint.unfit and endpoint.unfit != before:
             self.tell(Change.LEFT_OUT, endpoint.name, endpoint.unfit)
+
+    def _lacks(self, endpoint: Endpoint, device: DeviceRequirement | None) -> str:
+        """Why an evaluator has no device of use here; empty where it has one."""
+        if any(endpoint.share(kind) for kind in (device, *self.others)):
+            return ""
+        return f"it has no healthy device that is {' or '.join(map(describe, (device, *self.others)))}"
 
     @staticmethod
     def _known_as(endpoint: Endpoint, others: Sequence[Endpoint]) -> str:

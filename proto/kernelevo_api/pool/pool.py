@@ -34,6 +34,7 @@ from kernelevo_api.errors import (
     Unreachable,
     Unsupported,
 )
+from kernelevo_api.pool.devices import describe
 from kernelevo_api.pool.discovery import FILE_PREFIX, sources_of
 from kernelevo_api.pool.endpoint import Endpoint, PoolSettings
 from kernelevo_api.pool.errors import NoEvaluator, NotEvaluated
@@ -177,7 +178,12 @@ class EvaluatorPool:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The evaluators that are of use, whether they answer at the moment or not."""
+        """The evaluators of the pool's kind of device, whether they answer at the moment or not."""
+        return tuple(one for one in self._of_use if self.device is None or one.share(self.device))
+
+    @property
+    def _of_use(self) -> tuple[Endpoint, ...]:
+        """Those, and the ones that have a kind that single requests may ask for."""
         return self._members.of_use
 
     @property
@@ -214,25 +220,31 @@ class EvaluatorPool:
         """Requests of ours that evaluators hold; those that wait for one to answer are not among them."""
         return sum(one.outstanding for one in self._members.endpoints)
 
-    async def connect(self, *, device: DeviceRequirement | None = None) -> Capabilities:
+    async def connect(
+        self, *, device: DeviceRequirement | None = None, others: Sequence[DeviceRequirement] = ()
+    ) -> Capabilities:
         """Ask every evaluator what it can do, and settle on one kind of device: speedups on different ones are not compared.
 
         Those that do not answer join when they do; those without a device of that kind are left out.
 
         Args:
             device: what the device must be; absent: the kind with the most lanes.
+            others: kinds that single requests will ask for. Their evaluators get no other requests.
 
         Returns:
             What the first evaluator of that kind can do.
 
         Raises:
-            NoEvaluator: none can be used.
+            NoEvaluator: none can be used, or none has one of the other kinds and all have answered.
         """
         members = self._members
         await members.refresh()
-        troubles = [*members.unreadable, *await members.meet(device)]
+        troubles = [*members.unreadable, *await members.meet(device, others)]
         if members.device is None:
             raise NoEvaluator("no evaluator can be used: " + "; ".join(troubles))
+        for other in others:
+            if all(one.up for one in members.endpoints) and not any(one.share(other) for one in self._of_use):
+                raise NoEvaluator(f"no evaluator has a healthy device that is {describe(other)}")
         capabilities = self.endpoints[0].capabilities
         assert capabilities is not None
         return capabilities
@@ -317,10 +329,15 @@ class EvaluatorPool:
 
     # Evaluations.
 
-    def choose(self, preferred: str = "") -> str:
-        """The name of the evaluator that the next request should go to; empty where there is none."""
-        now = asyncio.get_running_loop().time()
-        chosen = least([one for one in self.endpoints if one.answers(now)] or self.endpoints, self.device, preferred)
+    def choose(self, preferred: str = "", *, device: DeviceRequirement | None = None) -> str:
+        """The name of the evaluator that the next request should go to; empty where there is none.
+
+        Args:
+            device: another kind than the pool's.
+        """
+        now, wanted = asyncio.get_running_loop().time(), device or self.device
+        able = [one for one in self._of_use if wanted is None or one.share(wanted)]
+        chosen = least([one for one in able if one.answers(now)] or able, wanted, preferred)
         return chosen.name if chosen is not None else ""
 
     async def evaluate(
@@ -419,7 +436,7 @@ class EvaluatorPool:
                 endpoint.registered.discard(digest)
                 self._count(error, endpoint, attempt)
             case ProblemRefused():
-                if not any(digest in one.registered for one in self.endpoints if one is not endpoint):
+                if not any(digest in one.registered for one in self._of_use if one is not endpoint):
                     raise error
                 self._refuses(endpoint, digest, error)
             case Unauthenticated():

@@ -90,7 +90,8 @@ async def answer(jobs: Iterable[Job], pool: EvaluatorPool, write: Callable[[str]
     waiting = list(jobs)
     if not waiting:
         return
-    await pool.connect(device=waiting[0].device)
+    first, *others = dict.fromkeys(job.device for job in waiting)
+    await pool.connect(device=first, others=[device for device in others if device is not None])
     known = set[str]()
     for job in [job for job in waiting if job.evaluation is not None]:
         if job.problem.source not in known:

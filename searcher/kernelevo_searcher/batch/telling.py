@@ -11,6 +11,7 @@ from kernelevo_api.json import from_json
 from kernelevo_api.types import Capabilities, DeviceRequirement, Evaluation, ProblemReport, Verdict
 from kernelevo_searcher.batch.lines import BadLine, messages_of
 from kernelevo_searcher.batch.run import PROBLEM
+from kernelevo_searcher.candidates import is_ours
 from kernelevo_searcher.events import (
     EvaluationFailed,
     EvaluatorsConnected,
@@ -20,7 +21,6 @@ from kernelevo_searcher.events import (
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.model_calls import lost_call
 from kernelevo_searcher.proposers import ProposerError, Usage
-from kernelevo_searcher.state import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -133,8 +133,7 @@ def tell_evaluations(run: BatchRun, answers: Iterable[Answer | BadLine]) -> Told
             reason = _tell_evaluation(run, started, answer, told)
         elif request_id in finished and is_ours(finished[request_id].evaluation) and not answer.error:
             # Given up, or told to have come to nothing: it was carried out all the same.
-            measured = run.state.candidates[started.candidate_id].evaluations
-            if started.effort in measured or run.state.finished is not None:
+            if _is_measured(run, started) or run.state.finished is not None:
                 told.repeated += 1
                 continue
             reason = _tell_evaluation(run, started, answer, told)
@@ -144,6 +143,12 @@ def tell_evaluations(run: BatchRun, answers: Iterable[Answer | BadLine]) -> Told
         if reason:
             told.bad.append(BadLine(answer.number, f"{answer.custom_id}: {reason}"))
     return told
+
+
+def _is_measured(run: BatchRun, started: EvaluationStarted) -> bool:
+    if started.device is not None:
+        return (started.candidate_id, started.device) in run.state.elsewhere
+    return started.effort in run.state.candidates[started.candidate_id].evaluations
 
 
 def _tell_registration(run: BatchRun, answer: Answer, told: Told) -> str:
@@ -175,6 +180,7 @@ def _tell_evaluation(run: BatchRun, started: EvaluationStarted, answer: Answer, 
                 candidate_id=started.candidate_id,
                 reason=_storable(answer.code),
                 message=_storable(answer.error),
+                device=started.device,
             )
         )
         told.failed += 1

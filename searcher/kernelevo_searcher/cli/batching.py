@@ -31,10 +31,10 @@ from kernelevo_searcher.cli.common import (
     run_interruptibly,
     settings_from,
 )
-from kernelevo_searcher.display import plain, ratio_text
 from kernelevo_searcher.evaluators import open_evaluators
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.policy.evaluating import waiting
+from kernelevo_searcher.wording import plain, ratio_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,7 +29,6 @@ from kernelevo_searcher.cli.common import (
 )
 from kernelevo_searcher.cli.evolving import advice
 from kernelevo_searcher.cli.interrupts import run_draining
-from kernelevo_searcher.display import plain, ratio_text
 from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.evaluators import open_evaluators
 from kernelevo_searcher.inputs import BadInput
@@ -39,6 +38,7 @@ from kernelevo_searcher.runs import folder_name, unique_name
 from kernelevo_searcher.suite.folder import Suite
 from kernelevo_searcher.suite.results import Ending, ending_text, problem_result
 from kernelevo_searcher.suite.running import Listener, carry_out
+from kernelevo_searcher.wording import plain, ratio_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,7 +164,8 @@ def bench(
             entries = [entry for place in problems for entry in find_problems(place, level or (), problem_id or ())]
             if draw is not None:
                 entries = sample(entries, draw, settings.seed)
-            run = replace(settings.run_settings(), accept_refused_problem=accept_refused)
+            # A suite's figures are of one kind of device.
+            run = replace(settings.run_settings(), accept_refused_problem=accept_refused, verify_on=())
             open_models(run, os.environ)
             name = problems[0].rstrip("/").rpartition("/")[2] or "suite"
             path = output or settings.runs_dir / unique_name(f"bench-{folder_name(Path(name).stem)}")

@@ -21,10 +21,10 @@ from kernelevo_api.errors import (
 )
 from kernelevo_api.pool import NoEvaluator, NotEvaluated
 from kernelevo_api.types import BaselineKind
-from kernelevo_searcher.display import plain
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.settings import SearcherSettings, SettingsInvalid, load_settings
 from kernelevo_searcher.store import StoreError
+from kernelevo_searcher.wording import plain
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

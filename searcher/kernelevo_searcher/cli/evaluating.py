@@ -13,6 +13,7 @@ import typer
 from kernelevo_api.json import to_json
 from kernelevo_api.types import Effort, Evaluation, Verdict
 from kernelevo_searcher import runs
+from kernelevo_searcher.candidates import is_ours
 from kernelevo_searcher.catalogue import find_problem
 from kernelevo_searcher.cli.common import (
     NOT_DONE,
@@ -33,10 +34,9 @@ from kernelevo_searcher.cli.common import (
     run_interruptibly,
     settings_from,
 )
-from kernelevo_searcher.display import plain, ratio_text
 from kernelevo_searcher.evaluation_text import describe_evaluation
 from kernelevo_searcher.inputs import BadInput, read_candidate
-from kernelevo_searcher.state import is_ours
+from kernelevo_searcher.wording import plain, ratio_text
 
 if TYPE_CHECKING:
     from kernelevo_api.types import Problem, Progress

@@ -12,9 +12,10 @@ import typer
 
 from kernelevo_api.errors import EvaluatorError, ProblemRefused
 from kernelevo_api.json import to_json
-from kernelevo_api.pool import NoEvaluator
+from kernelevo_api.pool import NoEvaluator, describe
 from kernelevo_searcher import runs
 from kernelevo_searcher.best import write_best
+from kernelevo_searcher.candidates import elsewhere_line, proves_speedup
 from kernelevo_searcher.catalogue import find_problem
 from kernelevo_searcher.cli.common import (
     NOT_DONE,
@@ -32,17 +33,20 @@ from kernelevo_searcher.cli.common import (
     settings_from,
 )
 from kernelevo_searcher.cli.interrupts import run_draining
-from kernelevo_searcher.display import ledger_lines, open_display, plain, ratio_text
+from kernelevo_searcher.display import ledger_lines, open_display
 from kernelevo_searcher.drain import Drain
 from kernelevo_searcher.inputs import BadInput, read_candidate, read_text
 from kernelevo_searcher.mechanisms import Mechanism, PolicyName  # noqa: TC001 - typer resolves them
 from kernelevo_searcher.memory.bank import read_bank
-from kernelevo_searcher.state import proves_speedup, replay
+from kernelevo_searcher.state import replay
 from kernelevo_searcher.store import read_records
+from kernelevo_searcher.wording import plain, ratio_text
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from kernelevo_api.types import DeviceRequirement
+    from kernelevo_searcher.candidates import Elsewhere
     from kernelevo_searcher.display import Display
     from kernelevo_searcher.settings import SearcherSettings
     from kernelevo_searcher.spending import SpendingRow
@@ -50,10 +54,13 @@ if TYPE_CHECKING:
 
 __all__ = ["advice", "evolve"]
 
+_WRITTEN_OTHERWISE = frozenset({"prompts", "memory", "verify_on"})
+"""Settings that a run's log holds in another form."""
+
 
 @app.command(
-    epilog="Exit code: 0 a speedup was proved (its whole interval lies above 1), 1 no kernel passed or none was proved to be "
-    "faster, 2 usage or a refused problem, 3 interrupted or no evaluator."
+    epilog="Exit code: 0 a speedup was proved (its whole interval lies above 1) on every kind of device that was asked for, 1 no "
+    "kernel passed or none was proved to be faster, 2 usage or a refused problem, 3 interrupted or no evaluator."
 )
 def evolve(
     problem: Annotated[
@@ -115,6 +122,12 @@ def evolve(
         str | None,
         typer.Option(metavar="WHAT", help="what to measure on, e.g. kind=cuda,memory=80GiB,architecture=sm_90"),
     ] = None,
+    verify_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT", help="verify the winner on this kind of device too, written as for --device (repeatable)"
+        ),
+    ] = None,
     run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="folder of the new run [default: runs/PROBLEM-TIME]")
     ] = None,
@@ -156,6 +169,7 @@ def evolve(
         "seed": seed,
         "policy": policy,
         "without": tuple(without or ()),
+        "verify_on": tuple(verify_on or ()),
     }
     with reported_errors():
         flags["hints"] = advice(hints, hint)
@@ -231,9 +245,9 @@ def _changes(flags: dict[str, Any], evaluator: list[str] | None, settings: Searc
     """What a resumed run is to do differently: flags alone, neither environment nor file."""
     given = {name for name, value in flags.items() if value is not None and value != ()}
     changes: dict[str, object] = {
-        name: getattr(settings, name) for name in given - {"model", "base_url", "api_key_env", "prompts", "memory"}
+        name: getattr(settings, name) for name in given - {"model", "base_url", "api_key_env", *_WRITTEN_OTHERWISE}
     }
-    for name in given & {"prompts", "memory"}:
+    for name in given & _WRITTEN_OTHERWISE:
         changes[name] = getattr(settings.run_settings(), name)
     if "model" in given:
         changes["models"] = settings.models()
@@ -290,6 +304,7 @@ def _conclude(state: RunState, run_dir: Path, *, as_json: bool) -> None:
             "verified": verified,
             "proved": proved,
             "baseline": state.settings.baseline.value,
+            "verified_on": [_elsewhere_row(device, found) for device, found in state.verified_elsewhere()],
             "stopped": finished.reason if finished is not None else "interrupted",
             "resume": _to_resume(run_dir) if finished is None else None,
             "evaluated": state.evaluated,
@@ -307,6 +322,9 @@ def _conclude(state: RunState, run_dir: Path, *, as_json: bool) -> None:
         raise Exit(NOT_PASSED, f"no kernel was verified ({finished.reason}).")
     if not proved:
         raise Exit(NOT_PASSED, "no speedup was proved: the interval of the verified kernel does not lie above 1.")
+    unproved = [describe(device) for device, found in state.verified_elsewhere() if not proves_speedup(found.speedup)]
+    if unproved:
+        raise Exit(NOT_PASSED, f"no speedup was proved on {', '.join(unproved)}.")
 
 
 def _result_lines(state: RunState, best_path: Path | None, report_path: Path | None) -> list[str]:
@@ -323,7 +341,18 @@ def _result_lines(state: RunState, best_path: Path | None, report_path: Path | N
     if state.finished.best_id is None or speedup is None:
         return report
     said = "verified speedup" if proves_speedup(speedup) else "no speedup was proved"
-    return [f"best kernel: {best_path}", *report, f"{said}: {ratio_text(speedup)} {over}"]
+    elsewhere = [elsewhere_line(device, found) for device, found in state.verified_elsewhere()]
+    return [f"best kernel: {best_path}", *report, f"{said}: {ratio_text(speedup)} {over}", *elsewhere]
+
+
+def _elsewhere_row(device: DeviceRequirement, found: Elsewhere) -> dict[str, Any]:
+    return {
+        "device": to_json(device),
+        "verdict": found.evaluation.verdict.value if found.evaluation is not None else None,
+        "speedup": to_json(found.speedup) if found.speedup is not None else None,
+        "proved": proves_speedup(found.speedup),
+        "trouble": found.trouble,
+    }
 
 
 def _ledger_row(row: SpendingRow) -> dict[str, Any]:

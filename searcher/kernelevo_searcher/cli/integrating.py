@@ -18,10 +18,10 @@ from kernelevo_searcher.cli.common import (
     reported_errors,
 )
 from kernelevo_searcher.cli.results import as_operator
-from kernelevo_searcher.display import ratio_text
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.state import replay
 from kernelevo_searcher.store import RunStore
+from kernelevo_searcher.wording import ratio_text
 
 __all__ = ["apply"]
 

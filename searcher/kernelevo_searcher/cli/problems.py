@@ -23,8 +23,8 @@ from kernelevo_searcher.cli.common import (
     run_interruptibly,
     settings_from,
 )
-from kernelevo_searcher.display import plain
 from kernelevo_searcher.evaluators import open_evaluators
+from kernelevo_searcher.wording import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

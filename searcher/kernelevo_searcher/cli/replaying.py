@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelevo_searcher.cli.common import NOT_PASSED, Exit, JsonOption, RunArgument, app, reported_errors
-from kernelevo_searcher.display import plain
 from kernelevo_searcher.replaying import replay_into
+from kernelevo_searcher.wording import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,11 +20,11 @@ from kernelevo_searcher.cli.common import (
     reported_errors,
     settings_from,
 )
-from kernelevo_searcher.display import ratio_text
 from kernelevo_searcher.inputs import BadInput
 from kernelevo_searcher.settings import SearcherSettings, setting_origins
 from kernelevo_searcher.state import replay
 from kernelevo_searcher.store import RunStore
+from kernelevo_searcher.wording import ratio_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kernelevo_api.types import Language, Verdict
+    from kernelevo_searcher.candidates import CandidateState
     from kernelevo_searcher.events import Record
-    from kernelevo_searcher.state import CandidateState
 
 __all__ = ["NotFinished", "context_of", "distil"]
 

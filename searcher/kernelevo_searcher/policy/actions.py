@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kernelevo_searcher.models import ModelRole
 
 if TYPE_CHECKING:
-    from kernelevo_api.types import Effort
+    from kernelevo_api.types import DeviceRequirement, Effort
     from kernelevo_searcher.proposers import ActionKind
 
 __all__ = ["Action", "Evaluate", "Finish", "ModelResource", "Propose", "Resources", "Seed", "Stop", "Verify", "Wait"]
@@ -41,6 +41,8 @@ class Evaluate:
     candidate_id: str
     effort: Effort
     bound_speedup: float | None = None
+    device: DeviceRequirement | None = None
+    """Another kind than the run's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kernelevo_api.types import Ratio
+    from kernelevo_searcher.candidates import CandidateState
     from kernelevo_searcher.policy.actions import Resources
-    from kernelevo_searcher.state import CandidateState, RunState
+    from kernelevo_searcher.state import RunState
 
 __all__ = ["begin_verification", "finalists", "next_evaluation", "verification", "verified_best", "waiting"]
 
@@ -152,7 +153,20 @@ def verification(state: RunState, resources: Resources) -> Action:
         if state.requests_in_flight >= resources.slots or (leader is None and state.in_flight):
             return Wait.WAIT
         return Evaluate(candidate.id, Effort.FINAL, bound_speedup=_selected_by(leader).low if leader else None)
-    return Wait.WAIT if state.in_flight else Finish.FINISH
+    if state.in_flight:
+        return Wait.WAIT
+    winner = verified_best(chosen)
+    return _verify_elsewhere(state, resources, winner) if winner is not None else Finish.FINISH
+
+
+def _verify_elsewhere(state: RunState, resources: Resources, winner: CandidateState) -> Action:
+    """The winner on each other kind of device that was asked for, one after the other; then the end."""
+    for device in state.settings.verify_on:
+        place = winner.id, device
+        if place not in state.elsewhere and state.attempts_elsewhere[place] < _MOST_FAULTS:
+            evaluation = Evaluate(winner.id, Effort.FINAL, device=device)
+            return evaluation if resources.slots > 0 else Wait.WAIT
+    return Finish.FINISH
 
 
 def _selected_by(candidate: CandidateState) -> Ratio:

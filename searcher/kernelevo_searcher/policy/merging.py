@@ -16,8 +16,9 @@ from kernelevo_searcher.proposers import ActionKind
 if TYPE_CHECKING:
     import random
 
+    from kernelevo_searcher.candidates import CandidateState
     from kernelevo_searcher.policy.actions import ModelResource
-    from kernelevo_searcher.state import CandidateState, RunState
+    from kernelevo_searcher.state import RunState
 
 __all__ = ["or_merge", "structure"]
 

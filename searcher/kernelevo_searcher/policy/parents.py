@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Set as AbstractSet
 
-    from kernelevo_searcher.state import CandidateState, RunState
+    from kernelevo_searcher.candidates import CandidateState
+    from kernelevo_searcher.state import RunState
 
 __all__ = ["PARENTS", "draw_parent", "parent_weights"]
 

@@ -8,8 +8,9 @@ from kernelevo_searcher.mechanisms import Mechanism, PolicyName
 from kernelevo_searcher.policy.models import affordable, says_nothing_new
 
 if TYPE_CHECKING:
+    from kernelevo_searcher.candidates import CandidateState
     from kernelevo_searcher.policy.actions import Resources
-    from kernelevo_searcher.state import CandidateState, RunState
+    from kernelevo_searcher.state import RunState
 
 __all__ = ["LEAST_PATIENCE", "evaluations_left", "exhausted", "restart_is_due", "stop_reason"]
 

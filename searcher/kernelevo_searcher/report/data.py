@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import Effort, Evaluation, Ratio, Verdict
+from kernelevo_searcher.candidates import CandidateState, elsewhere_line, is_ours, proves_speedup, summary_of
 from kernelevo_searcher.events import EvaluationFinished, ModelCallFinished, Record
-from kernelevo_searcher.state import CandidateState, RunState, is_ours, proves_speedup, summary_of
+from kernelevo_searcher.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,6 +97,8 @@ class ReportData:
     """From the first ancestor of the best to the best itself."""
     verdicts: tuple[tuple[str, int], ...]
     finalists: tuple[Finalist, ...]
+    elsewhere: tuple[str, ...]
+    """What came of verifying the winner on other kinds of device, a sentence each."""
     calls: tuple[SpendingRow, ...]
     outcomes: tuple[tuple[str, int], ...]
     """What became of the replies."""
@@ -155,6 +158,7 @@ def read_report(records: Iterable[Record], text: Callable[[str], str]) -> Report
         finalists=tuple(_finalist(state.candidates[id_]) for id_ in state.verifying.candidate_ids)
         if state.verifying
         else (),
+        elsewhere=tuple(elsewhere_line(device, found) for device, found in state.verified_elsewhere()),
         calls=tuple(state.spending.rows.values()),
         outcomes=tuple(outcomes.most_common()),
     )

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernelevo_api.json import to_json
 from kernelevo_api.types import Effort, Ratio, Verdict
+from kernelevo_searcher.candidates import is_ours, proves_speedup
 from kernelevo_searcher.checking import State
 from kernelevo_searcher.events import EvaluationFinished
-from kernelevo_searcher.state import is_ours, proves_speedup, replay
+from kernelevo_searcher.state import replay
 from kernelevo_searcher.store import RunNotFound, read_records
 from kernelevo_searcher.suite.statistics import HOLDS, LEVELS, Mean, Share, fast_p, geometric_mean
 

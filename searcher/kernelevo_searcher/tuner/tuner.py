@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
+    from kernelevo_searcher.candidates import CandidateState
     from kernelevo_searcher.events import ParameterValue
-    from kernelevo_searcher.state import CandidateState, RunState
+    from kernelevo_searcher.state import RunState
     from kernelevo_searcher.tuner.space import Configuration, TunableSource
 
 __all__ = ["Tuned", "Tuner"]
