@@ -201,3 +201,13 @@ def test_the_address_of_a_ray_client_is_refused_with_what_to_do(
     settings = EvaluatorSettings(device="simulated", executor="ray", ray_address="" if by_variable else address)
     with pytest.raises(ExecutorFault, match=r"ray start --address HEAD:6379 --num-gpus 0"):
         cluster.join(settings)
+
+
+def test_whatever_ray_says_of_a_cluster_that_cannot_be_joined_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_slow(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(cluster.ray, "init", too_slow)
+    with pytest.raises(ExecutorFault, match="no Ray cluster answers: The current node timed out"):
+        cluster.join(EvaluatorSettings(device="simulated", executor="ray"))
