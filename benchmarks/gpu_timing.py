@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import statistics
@@ -24,22 +25,81 @@ if TYPE_CHECKING:
 _LARGE = {"rows": 8192, "columns": 4096}
 _LAUNCH_BOUND = {"rows": 64, "columns": 1024}
 
-_DO_BENCH = """
-import json, sys, torch, triton
-space = {}
-for part in json.load(sys.stdin):
-    module = {"__name__": "measured"}
-    import importlib.util, tempfile, pathlib
+_LOAD = """
+import importlib.util, json, pathlib, sys, tempfile, torch
+def loaded(part):
     path = pathlib.Path(tempfile.mkdtemp()) / "measured.py"
     path.write_text(part["candidate"])
     spec = importlib.util.spec_from_file_location("measured" + part["name"], path)
-    loaded = importlib.util.module_from_spec(spec); spec.loader.exec_module(loaded)
-    model = loaded.ModelNew().cuda()
-    x = torch.randn(part["rows"], part["columns"], device="cuda")
-    with torch.no_grad():
-        us = [1000 * triton.testing.do_bench(lambda: model(x), warmup=50, rep=200, return_mode="median") for _ in range(3)]
-    print(json.dumps({"name": part["name"], "us": us}), flush=True)
+    module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)
+    return module.ModelNew().cuda()
+def inputs(part, count):
+    return [torch.randn(part["rows"], part["columns"], device="cuda") for _ in range(count)]
+parts = json.load(sys.stdin)
 """
+
+# By do_bench as it is, with its own kernel that empties the cache and two events around every call; what it shows for a kernel
+# that does nothing; and by replays of a graph, as the evaluator does.
+_DO_BENCH = (
+    _LOAD
+    + """
+import triton, triton.language as tl
+from triton.testing import do_bench, do_bench_cudagraph
+with torch.no_grad():
+    for part in parts:
+        model, (x,) = loaded(part), inputs(part, 1)
+        once = lambda: model(x)
+        us = [1000 * do_bench(once, warmup=50, rep=200, return_mode="median") for _ in range(3)]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph = [1000 * do_bench_cudagraph(once, rep=100, return_mode="median") for _ in range(3)]
+        one = torch.zeros(1, device="cuda")
+        nothing = 1000 * do_bench(lambda: one.zero_(), warmup=50, rep=100, return_mode="median")
+        print(json.dumps({"name": part["name"], "us": us, "graph_us": graph, "smallest_kernel_us": nothing}), flush=True)
+"""
+)
+
+# Each call on inputs of its own: ncu replays nothing for one metric of one pass.
+_NCU = (
+    _LOAD
+    + """
+with torch.no_grad():
+    for part in parts:
+        model, several = loaded(part), inputs(part, 8)
+        for x in several * 3:
+            model(x)
+torch.cuda.synchronize()
+"""
+)
+
+
+def by_ncu(parts: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """`gpu__time_duration` of the candidates' kernels by Nsight Compute, us, by name; empty where it cannot be run."""
+    found: dict[str, list[float]] = {}
+    for part in parts:
+        command = [
+            "ncu",
+            "--csv",
+            "--clock-control",
+            "none",
+            "--metrics",
+            "gpu__time_duration.sum",
+            "--print-units",
+            "base",
+        ]
+        command += ["--kernel-name", "kernel", sys.executable, "-c", _NCU]
+        try:
+            done = subprocess.run(
+                command, input=json.dumps([part]), capture_output=True, text=True, check=True, timeout=120
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            print("ncu:", error, getattr(error, "stdout", "")[-500:], flush=True)
+            return {}
+        lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+        rows = [row for row in csv.DictReader(lines) if row.get("Metric Name") == "gpu__time_duration.sum"]
+        print("ncu:", sorted({row["Kernel Name"] for row in rows}), flush=True)
+        # The first calls are those that compile, and meet cold memory.
+        found[part["name"]] = [float(row["Metric Value"].replace(",", "")) / 1000 for row in rows][8:]
+    return found
 
 
 def sized(name: str, rows: int, columns: int) -> tuple[str, str]:
@@ -102,6 +162,7 @@ def main() -> None:
     )
     print(done.stderr[-500:], flush=True)
     raw["do_bench"] = [json.loads(line) for line in done.stdout.splitlines()]
+    raw["ncu"] = by_ncu(parts)
     taken = [row for row in raw["pairs"] if row["verdict"] == Verdict.PASSED.value]
     outside = [row for row in taken if not row["speedup"][1] <= 1 <= row["speedup"][2]]
     figures: list[dict[str, Any]] = [
@@ -131,15 +192,20 @@ def main() -> None:
             }
         )
     for one in raw["do_bench"]:
-        ours = statistics.median(row["candidate_us"] for row in raw["repeats"][one["name"]] if row["candidate_us"])
-        figures.append(
+        name = one["name"]
+        ours = statistics.median(row["candidate_us"] for row in raw["repeats"][name] if row["candidate_us"])
+        others = {"triton.testing.do_bench": one["us"], "triton.testing.do_bench_cudagraph": one["graph_us"]}
+        if raw["ncu"].get(name):
+            others["ncu's gpu__time_duration"] = raw["ncu"][name]
+        figures += [
             {
-                "figure": f"deviation from triton.testing.do_bench, {one['name']} {_LARGE['rows']}x{_LARGE['columns']}",
-                "value": 100 * abs(ours / statistics.median(one["us"]) - 1),
+                "figure": f"deviation from {other}, {name} {_LARGE['rows']}x{_LARGE['columns']}",
+                "value": 100 * abs(ours / statistics.median(us) - 1),
                 "unit": "%",
                 "bound": "<= 3",
             }
-        )
+            for other, us in others.items()
+        ]
     save(__file__, figures, raw=raw)
 
 

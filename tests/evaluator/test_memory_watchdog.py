@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_nvml import FakeGpu, FakeNvml
 
-from kernelevo_evaluator.lanes.memory_watchdog import DeviceMemoryWatchdog
+from kernelevo_evaluator.lanes.memory_watchdog import LOOKS, DeviceMemoryWatchdog
 from kernelevo_evaluator.lanes.nvml import NvmlFailed, ProcessMemory
 from kernelevo_evaluator.lanes.quiet import Quiet
 from kernelevo_sandbox import EndKind, Limits, SandboxSpec, SandboxUnavailable, interpreter_mounts, open_sandbox
@@ -109,6 +109,22 @@ async def test_what_the_referee_holds_is_allowed_on_top(
     assert not process.ended
     gpu.processes[REFEREE] = GIB
     assert (await asyncio.wait_for(process.wait(), 30)).kind is EndKind.OUT_OF_DEVICE_MEMORY
+
+
+async def test_memory_that_is_on_its_way_back_is_no_excess(watchdog: DeviceMemoryWatchdog, nvml: FakeNvml) -> None:
+    """The referee has let it go, the sandbox is about to."""
+    sandbox = open_sandbox("none")
+    process = await started(sandbox)
+    pid = process.processes()[-1]
+    watchdog._limits[process] = 20 * GIB
+    for held in (60, 60, 20, 60, 60, 1, 60):
+        watchdog._enforce({pid: held * GIB})
+    await asyncio.sleep(0.05)
+    assert not process.ended
+    for _ in range(LOOKS - 1):
+        watchdog._enforce({pid: 60 * GIB})
+    assert (await asyncio.wait_for(process.wait(), 30)).kind is EndKind.OUT_OF_DEVICE_MEMORY
+    await sandbox.close()
 
 
 async def test_one_that_draws_is_seen_as_well(watchdog: DeviceMemoryWatchdog, gpu: FakeGpu, nvml: FakeNvml) -> None:

@@ -342,6 +342,8 @@ def runner_environment(threads: int, gpu: Gpu | None = None) -> dict[str, str]:
         "USER": "kernelevo",
         "LOGNAME": "kernelevo",
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
+        # 156 MB of precompiled headers, for the few kernels of one problem: more than fits there.
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
         "TRITON_CACHE_DIR": "/tmp/triton",
     }
     return environment | (gpu.environment if gpu is not None else {})

@@ -23,11 +23,12 @@ from kernelevo_api.types import (
 )
 from kernelevo_evaluator.referee.buffers import shaped
 from kernelevo_evaluator.referee.classes import DECLARED, SCALED, InputClass, shape_class, sizes_of
-from kernelevo_evaluator.referee.clock import Clock, Overhead, Ring
+from kernelevo_evaluator.referee.clock import Clock, Ring
 from kernelevo_evaluator.referee.compare import budget_from, compare, honest_error
 from kernelevo_evaluator.referee.effort import CACHE_BYTES, PLANS
 from kernelevo_evaluator.referee.fresh import SETS
 from kernelevo_evaluator.referee.outcome import Decided
+from kernelevo_evaluator.referee.overhead import Within, per_call
 from kernelevo_evaluator.referee.reference import is_inexact, same_bits
 from kernelevo_evaluator.referee.rings import TIMING_RING
 from kernelevo_evaluator.referee.statistics import median_ratio
@@ -295,13 +296,13 @@ class Audit:
             )
 
     def _eager(self) -> Baseline:
-        """The reference as it is, in microseconds a call, overhead subtracted."""
+        """The reference as it is, in microseconds a call, by its own clock; what does not grow with the calls is subtracted."""
         reference, contents = self._reference, self._reference.make_contents()
         ring = Ring.choose(reference.call_seconds, reference.slot_bytes, reference.space, contents.seconds)
         clock = Clock(self._host, contents, ring, reference.space)
         clock.map([self._reference])
         rings = self._reference.rings[TIMING_RING]
-        overhead = Overhead(ring)
+        within = Within(ring)
         blocks = []
         self._host.quiet()
         name = self._reference.runner.name
@@ -310,14 +311,16 @@ class Audit:
         try:
             with self._reference.space.awake:
                 for _ in range(PLANS[Effort.FULL].minimum_pairs):
-                    blocks.append(clock.block(self._reference, rings, calls=ring.calls).outside_us)
-                    overhead.add(blocks[-1], clock.block(self._reference, rings, calls=ring.short).outside_us)
+                    blocks.append(clock.block(self._reference, rings, calls=ring.calls).claimed_us)
+                    if reference.space.asynchronous:
+                        short = clock.block(self._reference, rings, calls=ring.short)
+                        within.add(blocks[-1], short.claimed_us)
         finally:
             self._reference.runner.spin(False)
             self._host.drop_freezer(name)
             self._host.loud()
         clock.release(self._reference)
-        interval = median_ratio([overhead.per_call(block) for block in blocks])
+        interval = median_ratio([per_call(block, within.block_us, ring.calls) for block in blocks])
         return Baseline(kind=BaselineKind.EAGER, median_us=interval.value, low_us=interval.low, high_us=interval.high)
 
 

@@ -1,13 +1,12 @@
 """Blocks of calls, by the referee's own clock.
 
-A block is one message that starts n calls over slots of fresh content; its clock stops only when secretly sampled slots of that
-very block were copied out.
+A block is one message that starts n calls over slots of fresh content; its clock stops only when outputs of that very block were
+read at secret places: whole sampled slots on a processor, bytes all over them on a device (see `probes`).
 """
 
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -66,8 +65,8 @@ class Ring:
 
     @property
     def short(self) -> int:
-        """Calls of the short block that calibrates the overhead."""
-        return max(1, self.calls // 3)
+        """Calls of the short block that tells what in the reference's own time does not grow with its calls."""
+        return max(1, self.calls // 8)
 
     @staticmethod
     def choose(call_seconds: float, slot_bytes: int, space: Space, content_seconds: float = 0.0) -> Ring:
@@ -93,13 +92,15 @@ class Sampled:
 class Block:
     """One block of a side: microseconds in all, by the outside clock and by the runner's own.
 
+    `answered_us`: by the outside clock, until the runner's answer was there, before outputs were read.
     `host_us`: what the referee's sweep of the caches took just before, the same work every time: the host's pace.
-    `sampled`: calls whose outputs the clock waited for, in random order. `others`: the rest, likewise, as call and slot.
+    `sampled`: calls whose outputs were copied, in random order. `others`: the rest, likewise, as call and slot.
     `recipes`: of the content in each slot, of an untrusted side.
     """
 
     outside_us: float
     claimed_us: float
+    answered_us: float
     host_us: float
     sampled: list[Sampled]
     others: list[tuple[int, int]]
@@ -164,7 +165,9 @@ class Clock:
         self.renew(rings, range(self.ring.calls))
         # What a model does at its first calls does not belong in a graph.
         side.runner.run(TIMING_RING, range(self._rehearsed))
-        for calls in dict.fromkeys((self._rehearsed, self.ring.short, self.ring.calls)):
+        # Only of a trusted side are short blocks of use.
+        short = (self.ring.short,) if side.trusted else ()
+        for calls in dict.fromkeys((self._rehearsed, *short, self.ring.calls)):
             try:
                 captured = side.runner.ask(CaptureCalls(nonce=nonce(), ring=TIMING_RING, calls=calls), Done)
             except RunnerFailed:
@@ -182,7 +185,7 @@ class Clock:
 
     @property
     def _rehearsed(self) -> int:
-        return min(self._space.rehearsed, self.ring.short)
+        return min(self._space.rehearsed, self.ring.calls // 3)
 
     def renew(self, rings: Rings, slots: Sequence[int]) -> dict[int, Recipe]:
         """Fill slots with content that no call has seen, and poison their outputs."""
@@ -213,7 +216,7 @@ class Clock:
 
         All content is written while the side stands still, its command waits for it when it is let run, and the clock starts just
         before that: there is no moment in which it could work ahead. Nobody waits for the answer to `thaw`, which would come
-        when it runs already. `sample`: keep what the clock waited for, to be checked; as many slots are copied either way.
+        when it runs already. `sample`: keep sampled outputs, to be checked; what the clock waits for is the same either way.
         """
         order = list(range(self.ring.calls))
         start = self._random.randrange(len(order))
@@ -253,9 +256,12 @@ class Clock:
         self, side: Side, rings: Rings, order: list[int], recipes: dict[int, Recipe], host: float, *, sample: bool
     ) -> Block:
         shuffled = self._random.sample(range(len(order)), len(order))
-        copies = self._copies_for(rings.outputs.layout.nbytes)
+        copies = self._copies_for(rings.outputs.layout.nbytes) if sample or rings.arena is None else []
         # As many for a short block as for a long one.
         chosen = [shuffled[i % len(shuffled)] for i in range(len(copies))]
+        probes = rings.choose_probes(len(order))
+        if probes and self.replays:
+            probes.aim(rings.captured[len(order)])
         began = 0
 
         def let_run() -> None:
@@ -263,19 +269,31 @@ class Clock:
             began = time.perf_counter_ns()
             self._host.thaw_soon(side.runner.name)
 
-        try:
-            done = self._call(side, order, let_run)
-            rings.places = rings.captured[len(order)] if self.replays else done.places
+        def copy() -> None:
             for call, into in zip(chosen, copies, strict=True):
                 rings.copy_output(call, order[call], into)
+
+        try:
+            done = self._call(side, order, let_run)
+            answered = time.perf_counter_ns() - began
+            rings.places = rings.captured[len(order)] if self.replays else done.places
+            if probes:
+                if not self.replays:
+                    probes.aim(rings.places)
+                probes.read()
+            else:
+                copy()
             self._space.synchronize()
             outside = time.perf_counter_ns() - began
         finally:
             self._host.freeze(side.runner.name)
+        if probes:
+            copy()
         kept = list(zip(chosen, copies, strict=True))[: len(order)] if sample else []
         return Block(
             outside_us=outside / 1000,
             claimed_us=done.claimed_ns / 1000,
+            answered_us=answered / 1000,
             host_us=host,
             sampled=[
                 Sampled(recipes[order[call]], copy.clone(), rings.inputs.copy_out(order[call])) for call, copy in kept
@@ -285,7 +303,7 @@ class Clock:
         )
 
     def _copies_for(self, nbytes: int) -> list[torch.Tensor]:
-        """Where sampled outputs are copied to before the clock stops: more of small ones."""
+        """Where sampled outputs are copied to: more of small ones."""
         count = min(max(settings.SAMPLES, self._space.sampled_bytes // max(1, nbytes)), self._space.most_samples)
         while len(self._copies) < count:
             self._copies.append(torch.zeros(nbytes, dtype=torch.uint8, device=self._space.device))
@@ -299,28 +317,3 @@ class Clock:
                 self._call(side, calls, lambda: self._host.thaw_soon(side.runner.name))
             finally:
                 self._host.freeze(side.runner.name)
-
-
-class Overhead:
-    """What a block costs beside its calls, in microseconds: measured on a reference, the same for both sides."""
-
-    def __init__(self, ring: Ring) -> None:
-        self._ring = ring
-        self._long: list[float] = []
-        self._short: list[float] = []
-
-    def add(self, long_us: float, short_us: float) -> None:
-        """One block of `calls` and one of `short`, close in time."""
-        self._long.append(long_us)
-        self._short.append(short_us)
-
-    @property
-    def block_us(self) -> float:
-        """Of one block: the median intercept, between nothing and half of the shortest block."""
-        n, m = self._ring.calls, self._ring.short
-        intercepts = [(n * s - m * b) / (n - m) for b, s in zip(self._long, self._short, strict=True)]
-        return min(max(statistics.median(intercepts), 0.0), 0.5 * min(self._short))
-
-    def per_call(self, block_us: float) -> float:
-        """Of a block of `calls`. Never below half of it: an overhead that large would say that nothing was measured."""
-        return max(block_us - self.block_us, 0.5 * block_us) / self._ring.calls

@@ -54,13 +54,16 @@ BLOCK_SECONDS = 0.020
 ROUNDS = 4
 """Most blocks added up for one measurement, where memory allows none that long."""
 CALIBRATED_PAIRS = 5
-"""The overhead of a block is measured in this many pairs, and in every fourth one after them."""
+"""What lies within the reference's own time of a block beside its calls is measured in this many pairs, and in every fourth one
+after them."""
 RING_BYTES = 512 << 20
 """Most memory for one side's ring of inputs and outputs."""
 RING_SLOTS = 192
 """Most slots in a ring."""
 DEVICE_BLOCK_SECONDS = 0.008
 """The same on a GPU. What a block costs beside its calls moves by some 40 us: shorter ones need too many pairs."""
+DISTURBED_US = 45.0
+"""On a GPU, a pair whose reference answered so much later than usual is disturbed by the host and does not count."""
 DRIFT_BLOCKS = 5
 """Blocks that look for drift; twice as many more where they find some."""
 DEVICE_REHEARSED = 8
@@ -79,7 +82,8 @@ MOST_SAMPLES = 8
 SAMPLED_BYTES = 1 << 20
 DEVICE_MOST_SAMPLES = 4
 DEVICE_SAMPLED_BYTES = 64 << 20
-"""Calls of every block whose outputs are copied out before the clock stops: `SAMPLES` at least, more while they are small."""
+"""Calls of every block whose outputs are copied out, on a processor before the clock stops: `SAMPLES` at least, more while they
+are small."""
 LATER_SAMPLES = 1
 """Calls of a block that are checked once a timing has seen as many as its plan wants."""
 CONTENTS_SECONDS = 0.25

@@ -384,6 +384,7 @@ class Evaluation:
                 session.finish()
                 drift = session.drift()
             lone = session.lone()
+            session.remember()
         finally:
             for side in sides:
                 side.runner.spin(False)

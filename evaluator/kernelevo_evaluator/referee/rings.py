@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernelevo_evaluator.referee.buffers import POISON, Region, poison
+from kernelevo_evaluator.referee.probes import Probes
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,21 @@ class Rings:
     """Where the outputs of the last block lie in the arena, call by call."""
     captured: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """The same of each captured graph, by its number of calls."""
+
+    _probes: Probes | None = None
+
+    def choose_probes(self, calls: int) -> Probes | None:
+        """New secret places in the outputs of a block of so many calls; none in a space without arenas."""
+        if self.arena is None:
+            return None
+        self._probes = self._probes or Probes(self)
+        self._probes.choose(calls)
+        return self._probes
+
+    @property
+    def late(self) -> int:
+        """How many of the bytes that were read before the last block's clock stopped are others now."""
+        return self._probes.changed() if self._probes is not None else 0
 
     @property
     def arena_bytes(self) -> int:
@@ -74,6 +90,7 @@ class Rings:
 
     def close(self) -> None:
         """Give the memory back."""
+        self._probes = None
         for memory in (self.inputs, self.outputs, self.expected, self.arena):
             if memory is not None:
                 memory.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import weakref
@@ -12,6 +13,7 @@ import torch
 
 from kernelevo_evaluator.referee import effort
 from kernelevo_evaluator.referee.awake import Awake
+from kernelevo_evaluator.referee.overhead import Answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +49,10 @@ class Space(Protocol):
     """Whether the referee has a core to itself while it waits for a block to end."""
     awake: Awake
     """Entered while something is timed."""
+    answers: Answers
+    """How soon references answered here."""
+    asynchronous: bool
+    """Whether calls are launched and run later, so that a runner's own time of a block holds a first launch and a last wait."""
     rehearsed: int
     """Calls of a side on old content just before each of its blocks: it was frozen, and its caches are another side's."""
     lone_calls: bool
@@ -60,7 +66,7 @@ class Space(Protocol):
     arena: bool
     """Whether a model's outputs are read where they lie (see `runner.arena`)."""
     most_samples: int
-    """Most calls of a block whose outputs are copied while the clock runs."""
+    """Most calls of a block whose outputs are copied at once."""
     sampled_bytes: int
     """Most memory of those beyond the first two."""
 
@@ -98,6 +104,7 @@ class HostSpace:
     ring_slots = effort.RING_SLOTS
     block_seconds = effort.BLOCK_SECONDS
     spins = False
+    asynchronous = False
     rehearsed = 0
     renews_all = False
     lone_calls = True
@@ -109,6 +116,7 @@ class HostSpace:
 
     def __init__(self, cache_bytes: int) -> None:
         self.cache_bytes = cache_bytes
+        self.answers = Answers(math.inf)
         self.awake = Awake(None)
         self.memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -140,6 +148,7 @@ class DeviceSpace:
     device = torch.device("cuda")
     ring_slots = effort.DEVICE_RING_SLOTS
     block_seconds = effort.DEVICE_BLOCK_SECONDS
+    asynchronous = True
     rehearsed = effort.DEVICE_REHEARSED
     renews_all = True
     lone_calls = False
@@ -152,6 +161,7 @@ class DeviceSpace:
     def __init__(self, timed_core: int | None) -> None:
         """`timed_core`: the one that runners are pinned to, where it is not the referee's too."""
         self.spins = timed_core is not None
+        self.answers = Answers(effort.DISTURBED_US)
         self.awake = Awake(timed_core)
         torch.cuda.init()
         properties = torch.cuda.get_device_properties(0)

@@ -1,13 +1,12 @@
 """Speedups from times by the referee's own clock, of calls that are checked.
 
-What does not grow with the number of calls of a block (the messages, the wake-up, the copies) is measured on the *reference*,
-from blocks of n and of n/3 calls, and subtracted from both sides alike: a candidate's own slope would be a claim, since one that
-dawdles in its short blocks makes its slope as flat as it likes.
+What does not grow with the number of calls of a block is measured on the *reference* (see `overhead`) and subtracted from the
+others' outside times. The reference itself is timed by its own clock, which the messages and wake-ups do not disturb.
 
 While one side runs, the other side's processes are frozen. A pair is the baseline and the candidate in random order, close in
-time. Its ratio is that of the baseline to the candidate; the baseline's time is the mean of the pair's own and of the nearest one
-of its neighbours', so that the candidate lies between two as a rule. Baselines of neighbours give the measurement of the baseline
-against itself.
+time. Its ratio is that of the baseline to the candidate; the baseline's time and the overhead are the mean of the pair's own and
+of the nearest one of its neighbours', so that the candidate lies between two as a rule. Baselines of neighbours give the
+measurement of the baseline against itself.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from typing import TYPE_CHECKING
 from kernelevo_api.types import Ratio, Timing, TimingMode, Trust, Verdict
 from kernelevo_evaluator.referee import effort as settings
 from kernelevo_evaluator.referee.classes import DECLARED
-from kernelevo_evaluator.referee.clock import Overhead
 from kernelevo_evaluator.referee.noise import disturbed
 from kernelevo_evaluator.referee.outcome import Decided
+from kernelevo_evaluator.referee.overhead import Within
+from kernelevo_evaluator.referee.probes import PROBES
+from kernelevo_evaluator.referee.samples import Measured, Pair, Samples, samples_of
 from kernelevo_evaluator.referee.statistics import (
     median_quotient,
-    median_ratio,
     quartile_gap,
     relative_half_width,
-    widen,
 )
 
 if TYPE_CHECKING:
@@ -44,57 +43,6 @@ if TYPE_CHECKING:
     from kernelevo_evaluator.referee.host import Host
     from kernelevo_evaluator.referee.reference import Reference
     from kernelevo_evaluator.referee.rings import Rings
-
-
-@dataclass(slots=True)
-class Samples:
-    """Raw outside times of one call in microseconds, overhead subtracted, pair by pair."""
-
-    candidate: list[float] = field(default_factory=list)
-    baseline: list[float] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)
-    repeats: list[float] = field(default_factory=list)
-    """Of the baselines of neighbouring pairs."""
-    undisturbed: list[float] = field(default_factory=list)
-    """Ratios with the baseline's times less what its threads waited for a core."""
-    claimed: list[float] = field(default_factory=list)
-
-    def speedup(self) -> Ratio:
-        """The paired ratio with its widened interval."""
-        return widen(median_ratio(self.ratios), self.against_itself(), settings.PROCESS_SPREAD, len(self.ratios))
-
-    def against_itself(self) -> Ratio:
-        """The baseline measured against itself."""
-        return median_ratio(self.repeats)
-
-    def without_waiting(self) -> float:
-        """What a speedup has to be multiplied by if all waiting for cores was time that the baseline lost. At most 1."""
-        return math.exp(
-            statistics.median(map(math.log, self.undisturbed)) - statistics.median(map(math.log, self.ratios))
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Microseconds of a block, by the outside clock and by the side's own, and by the host's pace (no unit)."""
-
-    outside_us: float
-    claimed_us: float
-    paced: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Raw totals of one pair, in microseconds for a block."""
-
-    baseline: float
-    candidate: float
-    claimed: float
-    paced: float
-    """The baseline's total over the host's own pace at that moment."""
-    candidate_first: bool
-    waited: float
-    """By the baseline's threads, for a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +103,9 @@ class Session:
     """Where the overhead is measured; the baseline's own where the reference is the baseline."""
     unseen: Unseen
     """What lone calls of the candidate are given."""
-    _pairs: list[_Pair] = field(default_factory=list)
+    _pairs: list[Pair] = field(default_factory=list)
     _kept: list[Sampled] = field(default_factory=list)
-    _overhead: Overhead = field(init=False)
+    _within: Within = field(init=False)
     _lone: list[tuple[float, float]] = field(default_factory=list)
     """Microseconds of lone calls, of the baseline and the candidate."""
     _looked_at: int = 0
@@ -165,7 +113,7 @@ class Session:
     """Seconds spent on comparing, which is no part of the time that the plan gives."""
 
     def __post_init__(self) -> None:
-        self._overhead = Overhead(self.clock.ring)
+        self._within = Within(self.clock.ring)
 
     def measure(self, bound_speedup: float | None) -> bool:
         """Take pairs until the interval is narrow, the plan is exhausted or the bound is out of reach (then True).
@@ -179,10 +127,10 @@ class Session:
         began = time.monotonic()
         while True:
             self._pair()
-            taken = len(self._pairs)
-            if taken < self.plan.minimum_pairs:
+            if len(self._pairs) < self.plan.minimum_pairs:
                 continue
-            ratio = self.samples().speedup()
+            samples = self.samples()
+            ratio, taken = samples.speedup(), len(samples.ratios)
             if bound_speedup is not None and ratio.high < bound_speedup:
                 return True
             if taken >= self.plan.maximum_pairs or relative_half_width(ratio) <= settings.TARGET_HALF_WIDTH:
@@ -190,8 +138,13 @@ class Session:
             if time.monotonic() - began - self._checking > self.plan.timing_seconds:
                 return False
 
+    def remember(self) -> None:
+        """Let later timings know how soon the reference answered in this one."""
+        self.reference.space.answers.add([pair.reference.answer_us for pair in self._pairs if pair.reference])
+
     def finish(self) -> None:
         """End the candidate's processes, and compare meanwhile what it left."""
+        self._refuse_late()
         with self.host.running(self.reference.runner.name):
             self.host.kill_soon(self.subject.runner.name)
             self._check()
@@ -199,26 +152,14 @@ class Session:
 
     def samples(self) -> Samples:
         """Times of one call, with the overhead as it is known now."""
-        samples = Samples()
-        samples.baseline = [self._overhead.per_call(pair.baseline) for pair in self._pairs]
-        samples.repeats = [first / second for first, second in itertools.pairwise(samples.baseline)]
-        least = [
-            self._overhead.per_call(max(pair.baseline - pair.waited, 1e-3 * pair.baseline)) for pair in self._pairs
-        ]
-        for number, pair in enumerate(self._pairs):
-            candidate = self._overhead.per_call(pair.candidate)
-            neighbour = self._neighbour(number)
-            samples.candidate.append(candidate)
-            samples.ratios.append((samples.baseline[number] + samples.baseline[neighbour]) / 2 / candidate)
-            samples.undisturbed.append((least[number] + least[neighbour]) / 2 / candidate)
-            samples.claimed.append(pair.claimed / self.clock.ring.calls)
-        return samples
-
-    def _neighbour(self, number: int) -> int:
-        """Of which pair the baseline lies on the other side of this pair's candidate; at either end of a timing it may lie on the
-        same side."""
-        wanted = number - 1 if self._pairs[number].candidate_first else number + 1
-        return wanted if 0 <= wanted < len(self._pairs) else 2 * number - wanted
+        return samples_of(
+            self._pairs,
+            calls=self.clock.ring.calls,
+            within=self._within,
+            space=self.reference.space,
+            own_clock=self.baseline is self.reference,
+            fewest=self.plan.minimum_pairs,
+        )
 
     def lone(self) -> Lone | None:
         """What a call of the candidate takes when it is alone in its block; none where such blocks say nothing.
@@ -243,7 +184,7 @@ class Session:
             return self._drift()
 
     def _drift(self) -> Ratio:
-        before = [pair.paced for pair in self._pairs]
+        before = [pair.baseline.paced for pair in self._pairs]
         after: list[float] = []
         first = min(self.plan.minimum_pairs, self.reference.space.drift_blocks)
         for blocks in (first, 2 * first):
@@ -264,16 +205,17 @@ class Session:
             candidate = self._measure(self.subject, self.rings)
         waited = max(0.0, self._waited_us() - before) / self.clock.ring.rounds
         taken = len(self._pairs)
-        if taken < settings.CALIBRATED_PAIRS or taken % 4 == 0:
-            self._calibrate(baseline.outside_us)
+        looks = taken < settings.CALIBRATED_PAIRS or taken % 4 == 0
+        reference = baseline if self.baseline is self.reference else None
+        if reference is None and looks:
+            reference = self._measure(self.reference, self.reference_rings)
+        if reference and looks and self.reference.space.asynchronous:
+            short = self.clock.block(self.reference, self.reference_rings, calls=self.clock.ring.short)
+            self._within.add(reference.claimed_us, short.claimed_us)
         if self.reference.space.lone_calls and taken < settings.LONE_PAIRS:
             with self.clock.spent.on("lone calls"):
                 self._call_alone()
-        self._pairs.append(
-            _Pair(
-                baseline.outside_us, candidate.outside_us, candidate.claimed_us, baseline.paced, candidate_first, waited
-            )
-        )
+        self._pairs.append(Pair(baseline, candidate, reference, candidate_first, waited))
 
     def _waited_us(self) -> float:
         """By the baseline until now, for a core. On a GPU the thread that launches counts: no other has a part in a call."""
@@ -291,30 +233,37 @@ class Session:
             for sample in candidate.sampled:
                 self._keep(sample)
 
-    def _calibrate(self, baseline_us: float) -> None:
-        """One more look at what a block costs beside its calls; `baseline_us` is the block just measured of the baseline."""
-        long = baseline_us
-        if self.baseline is not self.reference:
-            long = self._measure(self.reference, self.reference_rings).outside_us
-        short = self.clock.block(self.reference, self.reference_rings, calls=self.clock.ring.short)
-        self._overhead.add(long, short.outside_us)
-
     def _measure(self, side: Side, rings: Rings) -> Measured:
         """A block of a side, or the mean of several; some calls of a candidate are checked."""
-        outside = claimed = host = 0.0
+        outside = claimed = answered = host = 0.0
         rounds = self.clock.ring.rounds
         for _ in range(rounds):
+            if side is self.subject:
+                self._refuse_late()
             block = self.clock.block(side, rings, calls=self.clock.ring.calls, sample=side is self.subject)
             outside += block.outside_us / rounds
             claimed += block.claimed_us / rounds
+            answered += block.answered_us / rounds
             host += block.host_us / rounds
             if side is self.subject:
                 self._look_at(block)
         # A GPU keeps its own pace, and a sweep of its cache is too short to tell it.
-        return Measured(outside, claimed, outside / (host if self.reference.space.device.type == "cpu" else 1.0))
+        pace = host if self.reference.space.device.type == "cpu" else 1.0
+        return Measured(outside, claimed, answered - claimed, outside / pace)
+
+    def _refuse_late(self) -> None:
+        """What the clock saw of the candidate's last block is there still, now that nothing of it can be under way."""
+        late = self.rings.late
+        if late:
+            raise Decided(
+                Verdict.OUTPUT_MISMATCH,
+                self.subject.runner.stage,
+                f"outputs changed after the calls were said to be done: {late} of {PROBES} bytes that were read then were others "
+                "later. All work of a call must be on the current stream, or joined with it, before it returns",
+            )
 
     def _look_at(self, block: Block) -> None:
-        """Keep some of a block's calls, to be checked: first those that the clock waited for.
+        """Keep some of a block's calls, to be checked: first those that were copied at once.
 
         Many while the session is young, fewer once it has seen enough; how many is nothing that a candidate could act on, since
         each of its calls is as likely to be among them as any other of its block. They are checked together, as many as memory
