@@ -126,10 +126,11 @@ SKIPS = (
 
 
 def claimed_speedup(evaluation):
-    """The ratio that would be believed; none where the verdict is not PASSED."""
+    """The ratio that would be believed; none where the verdict is not PASSED, or where the interval holds 1."""
     if evaluation.verdict is not Verdict.PASSED:
         return 0.0
-    return evaluation.timing.speedup.value
+    speedup = evaluation.timing.speedup
+    return speedup.value if speedup.low > 1 else 1.0
 
 
 # The content of a whole block lies there when its first call begins: many calls' work as one.
