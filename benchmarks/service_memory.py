@@ -115,6 +115,11 @@ async def _ask(
                 if resident is None:
                     raise NotMeasured("the evaluator has ended")
                 held.append(resident)
+                if len(held) % (SAMPLES // 10) == 0:
+                    print(
+                        f"{len(verdicts)} of {len(asked)} after {time.monotonic() - began:.0f} s, {resident / MIB:.1f} MiB",
+                        flush=True,
+                    )
 
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from load.audit import examine
 from load.campaign import carry_out
 from load.candidates import MADE_UP
 from load.requests import Fate, draw
-from server_process import SIMULATED, server
+from server_process import NOT_MEASURED, SIMULATED, NotMeasured, exit_status, server
 
 from kernelevo_api.client import AsyncEvaluatorClient
 from kernelevo_api.types import Verdict
@@ -68,6 +69,25 @@ async def test_forty_evaluations_and_a_kill_lose_double_and_mistake_nothing(serv
     assert [one.split()[0] for one in faults.wrong] == [third.request.request_id]
     assert len(faults.doubled) == 1
     assert "2 measurements" in faults.doubled[0]
+
+
+def test_what_keeps_a_benchmark_from_its_figures_is_said(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async def measure(settings: dict[str, object]) -> None:
+        with server(folder, settings) as one:
+            await one.ready()
+
+    assert exit_status(lambda: asyncio.run(measure({"no_such_setting": 1})) or 0) == NOT_MEASURED
+    said = capfd.readouterr().err
+    assert "no_such_setting" in said, "the end of the log"
+    assert said.splitlines()[-1] == "not measured: NotMeasured: the evaluator ended with 2 before it served"
+
+    def among_tasks() -> int:
+        raise ExceptionGroup("tasks", [ExceptionGroup("more", [NotMeasured("the evaluator has ended")])])
+
+    assert exit_status(among_tasks) == NOT_MEASURED
+    assert "NotMeasured: the evaluator has ended" in capfd.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        exit_status(lambda: 1 // 0)
 
 
 def test_the_same_seed_asks_the_same() -> None:
