@@ -2,7 +2,8 @@
 
 For sizing a fleet and for trying one out: everything around it is the real service. It runs no candidate, needs neither sandbox
 nor torch, and says "simulated" wherever a result names its device. A candidate's source decides: one that holds the word `BROKEN`
-is an output mismatch, every other passes with a speedup drawn from its digest.
+is an output mismatch, every other passes with the speedup that a line `SIMULATED_SPEEDUP = 1.5` of it says, or one drawn from its
+digest.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import math
 import platform
 import random
+import re
 from typing import TYPE_CHECKING
 
 from kernelevo_api.types import (
@@ -48,6 +50,7 @@ _BASELINE_US = 100.0
 _FLOOR_US = 25.0
 _SPREAD = 0.25
 """Standard deviation of the logarithm of the speedups."""
+_SAID = re.compile(r"^SIMULATED_SPEEDUP = (\d{1,4}(?:\.\d{1,9})?)$", re.MULTILINE)
 _NOISE = {Effort.SCREEN: 0.02, Effort.FULL: 0.008, Effort.FINAL: 0.004}
 
 
@@ -170,6 +173,9 @@ def _judged(job: Job, device: Device) -> Evaluation:
 
 def speedup_of(source: str, device: str = NAME) -> float:
     """The speedup that a candidate's measurements are drawn around."""
+    said = _SAID.search(source)
+    if said is not None and float(said[1]) > 0:
+        return float(said[1])
     text = source if device == NAME else f"{device}: {source}"
     number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     return math.exp(random.Random(number).gauss(0.0, _SPREAD))  # noqa: S311
