@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kernelevo_searcher.mechanisms import Mechanism, PolicyName
-from searching import others
+from searching import others, trials
 from searching.deceptive import CO_TUNED, deceptive
 from searching.landscape import RECORDED, Landscape, recorded
 from searching.proposer import Model
@@ -71,6 +71,7 @@ def experiments() -> tuple[Experiment, ...]:
     failing = replace(plain, model=Model(broken=1.0))
     crowd = replace(plain, in_flight=8)
     tuning = replace(plain, tunable=Tunable.SIZES, in_flight=4, until_near=True)
+    pair = replace(plain, model=Model(skill=0.0), other_model=Model(skill=1.5))
     rule = (Mechanism.RANKS, Mechanism.CHILDREN, Mechanism.RESTART)
     strategies = others.STRATEGIES if others.has_kernel_tuner() else ()
     return (
@@ -88,6 +89,18 @@ def experiments() -> tuple[Experiment, ...]:
             "deceptive",
             {**_policies(plain), **_without(plain, *rule), OPENEVOLVE: partial(_openevolve, Model())},
             DECEPTIVE,
+        ),
+        Experiment(
+            "tried beside",
+            {
+                OURS: partial(_simulate, plain),
+                "with merging": partial(_simulate, replace(plain, merge_share=0.15)),
+                "with niches": partial(_simulate, replace(plain, trial=trials.niches)),
+                "with a bandit of actions": partial(_simulate, replace(plain, trial=trials.bandit_of_actions)),
+                "of two models": partial(_simulate, pair),
+                "of two models, with a bandit": partial(_simulate, replace(pair, trial=trials.bandit_of_models)),
+            },
+            (*RECORDED, *DECEPTIVE),
         ),
         Experiment("eight in flight", {**_policies(crowd), **_without(crowd, Mechanism.IN_FLIGHT)}),
         Experiment("recorded noise", _pair(replace(plain, noisy=True))),

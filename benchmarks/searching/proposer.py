@@ -65,6 +65,18 @@ class Model:
         """What it makes of a kernel that failed."""
         return Reply(configuration, broken=rng.random() >= self.repairs)
 
+    def join(self, landscape: Landscape, one: Configuration, other: Configuration, rng: random.Random) -> Reply:
+        """What it makes of two kernels: ideas that have each parameter of the one or of the other."""
+        useless, held = rng.random() < self.invalid, rng.random() < self.broken
+        if useless and not held:
+            return Reply(None)
+        for _ in range(_MOST_DRAWS):
+            mixed = [tuple(map(rng.choice, zip(one, other, strict=True))) for _ in range(_IDEAS)]
+            ideas = [idea for idea in mixed if idea in landscape.measured and idea not in (one, other)]
+            if ideas:
+                return Reply(self._picked(landscape, ideas, rng), broken=useless)
+        return Reply(None)
+
     def _picked(self, landscape: Landscape, ideas: list[Configuration], rng: random.Random) -> Configuration:
         weights = [math.exp(self.skill * (math.log(landscape.value(idea)) + rng.gauss(0.0, 1.0))) for idea in ideas]
         return rng.choices(ideas, weights)[0]

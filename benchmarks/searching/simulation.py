@@ -59,8 +59,9 @@ if TYPE_CHECKING:
     from kernelevo_searcher.events import Record
     from kernelevo_searcher.state import RunState
     from searching.landscape import Landscape
+    from searching.trials import Trial
 
-LABEL = "simulated"
+LABEL, OTHER_LABEL = "simulated", "other"
 PLAIN = Model()
 CALLS = 150
 _TOKENS = 13_000
@@ -86,6 +87,9 @@ class Setup:
         tunable: what the tuner may change, while model calls are under way.
         until_near: it stops once the best is near the optimum.
         model: absent for the tuner alone.
+        other_model: a second one, at the same price.
+        merge_share: as in the run's settings.
+        trial: what becomes of the policy's proposals for a model.
     """
 
     policy: PolicyName = PolicyName.EVOLVE
@@ -96,6 +100,9 @@ class Setup:
     tunable: Tunable = Tunable.NOTHING
     until_near: bool = False
     model: Model | None = PLAIN
+    other_model: Model | None = None
+    merge_share: float = 0.0
+    trial: Trial | None = None
 
 
 @dataclass(slots=True)
@@ -134,14 +141,20 @@ class Simulation:
         self._store = MemoryStore()
         self._due: list[_Due] = []
         self._started = 0
-        with_model = setup.model is not None
+        models = {
+            label: model
+            for label, model in ((LABEL, setup.model), (OTHER_LABEL, setup.other_model))
+            if model is not None
+        }
+        with_model = bool(models)
         settings = RunSettings(
             seed=seed,
             policy=setup.policy,
             without=setup.without,
             evaluations=None if with_model else setup.calls + 1,
             budget_tokens=setup.calls * _TOKENS if with_model else 0,
-            models=(ModelSettings(name=LABEL, label=LABEL),) if with_model else (),
+            models=tuple(ModelSettings(name=label, label=label) for label in models),
+            merge_share=setup.merge_share,
             calls_in_flight=setup.in_flight,
             target_speedup=NEAR / landscape.value(landscape.start) if setup.until_near else None,
         )
@@ -152,10 +165,10 @@ class Simulation:
         self._journal = Journal(self._store)  # type: ignore[arg-type]
         self._journal.write(*_connected(problem))
         self._steps = Steps(self._journal, with_models=with_model)
-        self._proposer = _Proposer(self) if with_model else None
+        self._proposers = {label: _Proposer(self, label, model) for label, model in models.items()}
         self._calls = ModelCalls(
             self._journal,
-            {LABEL: self._proposer} if self._proposer is not None else {},
+            self._proposers,
             Pauses(self._journal, _nobody),
             propose=self._steps.propose,
             wake=_nobody,
@@ -182,7 +195,8 @@ class Simulation:
                 case policy.Evaluate():
                     self._evaluate(self._steps.start_evaluation(action, "simulated"))
                 case policy.Propose(kind) if kind is not ActionKind.TUNE:
-                    self._call(action)
+                    trial = self._setup.trial
+                    self._call(trial(action, self.state, self._journal.rng("trial")) if trial is not None else action)
                 case _:
                     self._steps.take(action)
         return self._found()
@@ -210,22 +224,22 @@ class Simulation:
     # The model.
 
     def _call(self, action: policy.Propose) -> None:
-        assert self._proposer is not None
+        assert action.model is not None
         request = self._calls.request(action)
         call = self._calls.start(action, request)
         assert call is not None, "every call costs the same, and the policy asks for none that cannot be paid"
-        proposal = self._proposer.reply(request, int(call.call_id.removeprefix("m")))
+        proposal = self._proposers[action.model].reply(request, int(call.call_id.removeprefix("m")))
         self._after(_CALL_S, lambda: self._calls.settle(call, proposal))
 
-    def answer(self, request: ProposalRequest, number: int) -> Reply:
-        """What the simulated model says to a request; where it has no parent it begins from the start."""
-        model = self._setup.model
-        assert model is not None
+    def answer(self, model: Model, request: ProposalRequest, number: int) -> Reply:
+        """What a simulated model says to a request; where it has no parent it begins from the start."""
         rng = random.Random(f"{self._seed}:{number}")
         parent, broken = parse(request.parent.source) if request.parent is not None else (self._landscape.start, 0)
         if request.action is ActionKind.FIX:
             assert broken
             return model.repair(parent, rng)
+        if request.other is not None:
+            return model.join(self._landscape, parent, parse(request.other.source)[0], rng)
         return model.reply(self._landscape, parent, rng)
 
     def source(self, reply: Reply, request: ProposalRequest) -> str | None:
@@ -311,15 +325,15 @@ class Simulation:
 
 
 class _Proposer:
-    """The simulated model, as far as `ModelCalls` asks for it where somebody else sends its calls."""
+    """A simulated model, as far as `ModelCalls` asks for it where somebody else sends its calls."""
 
-    model = LABEL
-
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, label: str, model: Model) -> None:
         self._simulation = simulation
+        self.model = label
+        self._model = model
 
     def actions(self) -> frozenset[ActionKind]:
-        return frozenset({ActionKind.REWRITE, ActionKind.REFINE, ActionKind.FIX, ActionKind.RESTART})
+        return frozenset(ActionKind) - {ActionKind.SEED, ActionKind.TUNE}
 
     def reserve(self, request: ProposalRequest) -> int:
         return _TOKENS
@@ -332,13 +346,13 @@ class _Proposer:
 
     def reply(self, request: ProposalRequest, number: int) -> Proposal:
         """What the call of this number returns."""
-        reply = self._simulation.answer(request, number)
+        reply = self._simulation.answer(self._model, request, number)
         source = self._simulation.source(reply, request)
         return Proposal(
             outcome=ReplyOutcome.OK if source is not None else ReplyOutcome.PROSE,
             source=source,
             usage=self.estimate(request),
-            model=LABEL,
+            model=self.model,
         )
 
 
