@@ -24,7 +24,8 @@ _SANITIZER = (
     *("--print-limit", "32", "--show-backtrace", "no"),
 )
 _PROGRAMS = {
-    "memcheck": ("compute-sanitizer", ("--tool", "memcheck", "--leak-check", "no", *_SANITIZER)),
+    # Allocations lie side by side: without room between them a write beyond the end of one is a write into the next.
+    "memcheck": ("compute-sanitizer", ("--tool", "memcheck", "--leak-check", "no", "--padding", "512", *_SANITIZER)),
     "racecheck": ("compute-sanitizer", ("--tool", "racecheck", *_SANITIZER)),
     "ncu": (
         "ncu",

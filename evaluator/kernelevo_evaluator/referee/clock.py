@@ -157,8 +157,11 @@ class Clock:
     def release(self, side: Side) -> None:
         """Give a side's timing ring back where it takes much of a device's memory."""
         if self._space.arena and TIMING_RING in side.rings and side.runner.alive:
-            side.close_ring(TIMING_RING)
-            side.runner.must(CloseRing(nonce=nonce(), ring=TIMING_RING), Done)
+            # The runner first: memory that its owner has let go counts as the runner's while that has it mapped.
+            try:
+                side.runner.must(CloseRing(nonce=nonce(), ring=TIMING_RING), Done)
+            finally:
+                side.close_ring(TIMING_RING)
 
     def _captured(self, side: Side) -> bool:
         rings = side.map_ring(TIMING_RING, self.ring.calls)
