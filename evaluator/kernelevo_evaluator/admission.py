@@ -40,6 +40,7 @@ from kernelevo_evaluator.sources import SourceError, digest_of
 if TYPE_CHECKING:
     from kernelevo_api.types import ProblemReport
     from kernelevo_evaluator.apart import Reader
+    from kernelevo_evaluator.settings import DeepChecks
     from kernelevo_evaluator.shown import Shown
 
 MAXIMUM_CLIENT_ID = 128
@@ -60,8 +61,16 @@ class Admitted:
 class Admission:
     """Holds requests against what this evaluator offers."""
 
-    def __init__(self, facts: ExecutorFacts, evaluator_version: str, maximum_source_bytes: int, reader: Reader) -> None:
+    def __init__(
+        self,
+        facts: ExecutorFacts,
+        evaluator_version: str,
+        maximum_source_bytes: int,
+        reader: Reader,
+        deep_checks: DeepChecks,
+    ) -> None:
         self._facts = facts
+        self._deep_checks = deep_checks
         self._version = evaluator_version
         self._maximum_source_bytes = maximum_source_bytes
         self._reader = reader
@@ -194,6 +203,7 @@ class Admission:
                 "bound": job.bound_speedup,
                 "skip_timing": job.skip_timing,
                 "profile": job.profile,
+                "deep_checks": self._deep_checks,
             }
         )
 

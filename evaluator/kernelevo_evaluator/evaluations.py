@@ -87,7 +87,9 @@ class Evaluations:
         self._settings = settings
         self._version = evaluator_version
         reader = Reader()
-        self._admission = Admission(facts, evaluator_version, settings.maximum_source_bytes, reader)
+        self._admission = Admission(
+            facts, evaluator_version, settings.maximum_source_bytes, reader, settings.deep_checks
+        )
         self._scheduler = Scheduler(
             lambda: executor.concurrency, settings.queue_capacity, settings.queue_capacity_per_client
         )

@@ -138,6 +138,16 @@ class TestIdempotence:
         client = await host.start(ScriptedExecutor(toolchain_version="2"))
         assert not (await client.evaluate(make_request())).from_cache
 
+    async def test_an_evaluator_with_other_deep_checks_does_not_hit_the_cache(
+        self, host: Any, make_request: Any
+    ) -> None:
+        client = await host.start(deep_checks="never")
+        await client.evaluate(make_request())
+        for deep_checks, from_cache in (("never", True), ("final", False)):
+            await host.stop()
+            client = await host.start(deep_checks=deep_checks)
+            assert (await client.evaluate(make_request())).from_cache is from_cache
+
 
 class TestFaults:
     async def test_a_fault_is_retried_once(self, host: Any, make_request: Any) -> None:
