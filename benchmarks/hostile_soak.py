@@ -47,7 +47,8 @@ async def evaluations(count: int, device: str) -> tuple[list[dict[str, Any]], di
             await served.ready()
             server = descendants(served.process.pid)[0]
             async with AsyncEvaluatorClient(served.address, client_id="soak") as client:
-                soaked = await evaluation_soak.soak(client, server, count)
+                # A GPU's evaluator offers no C++ for a processor.
+                soaked = await evaluation_soak.soak(client, server, count, builds=device == "cpu")
         finally:
             served.stop()
         outlived = (place / "outlived").read_text().splitlines()

@@ -110,12 +110,12 @@ class Hostile:
         return "what it was after was told" if any(text in said for text in self.attack.tells(given)) else ""
 
 
-def candidates(*, memory: bool) -> list[Hostile]:
-    """All of them; without `memory` none that fills what it may have."""
+def candidates(*, memory: bool, builds: bool = True) -> list[Hostile]:
+    """All of them; without `memory` none that fills what it may have, without `builds` none that needs C++ for a processor."""
     found = [Hostile("a daemon that outlives its evaluation")]
     for attack in ATTACKS:
         if isinstance(attack, BuildAttack):
-            if not attack.cuda and attack.after is None:
+            if builds and not attack.cuda and attack.after is None:
                 found.append(Hostile(attack.name, attack))
         elif attack.kind not in _NOT_OF_RUNNERS and (memory or EndKind.OUT_OF_MEMORY not in attack.ends):
             found.append(Hostile(attack.name, attack))
@@ -143,7 +143,14 @@ class Soaked:
 
 
 async def soak(
-    client: AsyncEvaluatorClient, server: int, count: int, *, at_once: int = 3, memory: bool = True, warm_up: int = 6
+    client: AsyncEvaluatorClient,
+    server: int,
+    count: int,
+    *,
+    at_once: int = 3,
+    memory: bool = True,
+    builds: bool = True,
+    warm_up: int = 6,
 ) -> Soaked:
     """Evaluate `count` hostile candidates, and an honest one now and then.
 
@@ -151,10 +158,11 @@ async def soak(
         server: pid of the service; what escapes it must come to its parent, which reaps (`tests/supervise.py`).
         at_once: evaluations under way.
         memory: with candidates that fill what memory they may have.
+        builds: with candidates whose build is hostile, where `cpp_inline` is offered.
         warm_up: hostile evaluations before the host is looked at for the first time.
     """
     digest = (await client.register_problem(Problem(source=PROBLEM))).problem_digest
-    hostile = candidates(memory=memory)
+    hostile = candidates(memory=memory, builds=builds)
     # One that shares no factor with their number: a short soak sees every kind.
     step = next(step for step in (7, 11, 13) if len(hostile) % step)
     soaked = Soaked()
