@@ -94,7 +94,8 @@ class Block:
 
     `answered_us`: by the outside clock, until the runner's answer was there, before outputs were read.
     `host_us`: what the referee's sweep of the caches took just before, the same work every time: the host's pace.
-    `sampled`: calls whose outputs were copied, in random order. `others`: the rest, likewise, as call and slot.
+    `sampled`: calls whose outputs the clock waited for, in random order; none on a device. `others`: the rest, likewise, as call
+    and slot.
     `recipes`: of the content in each slot, of an untrusted side.
     """
 
@@ -259,10 +260,10 @@ class Clock:
         self, side: Side, rings: Rings, order: list[int], recipes: dict[int, Recipe], host: float, *, sample: bool
     ) -> Block:
         shuffled = self._random.sample(range(len(order)), len(order))
-        copies = self._copies_for(rings.outputs.layout.nbytes) if sample or rings.arena is None else []
+        probes = rings.choose_probes(len(order))
+        copies = [] if probes else self._copies_for(rings.outputs.layout.nbytes)
         # As many for a short block as for a long one.
         chosen = [shuffled[i % len(shuffled)] for i in range(len(copies))]
-        probes = rings.choose_probes(len(order))
         if probes and self.replays:
             probes.aim(rings.captured[len(order)])
         began = 0
@@ -272,10 +273,6 @@ class Clock:
             began = time.perf_counter_ns()
             self._host.thaw_soon(side.runner.name)
 
-        def copy() -> None:
-            for call, into in zip(chosen, copies, strict=True):
-                rings.copy_output(call, order[call], into)
-
         try:
             done = self._call(side, order, let_run)
             answered = time.perf_counter_ns() - began
@@ -284,14 +281,12 @@ class Clock:
                 if not self.replays:
                     probes.aim(rings.places)
                 probes.read()
-            else:
-                copy()
+            for call, into in zip(chosen, copies, strict=True):
+                rings.copy_output(call, order[call], into)
             self._space.synchronize()
             outside = time.perf_counter_ns() - began
         finally:
             self._host.freeze(side.runner.name)
-        if probes:
-            copy()
         kept = list(zip(chosen, copies, strict=True))[: len(order)] if sample else []
         return Block(
             outside_us=outside / 1000,
@@ -306,8 +301,8 @@ class Clock:
         )
 
     def _copies_for(self, nbytes: int) -> list[torch.Tensor]:
-        """Where sampled outputs are copied to: more of small ones."""
-        count = min(max(settings.SAMPLES, self._space.sampled_bytes // max(1, nbytes)), self._space.most_samples)
+        """Where sampled outputs are copied to before the clock stops: more of small ones."""
+        count = min(max(settings.SAMPLES, settings.SAMPLED_BYTES // max(1, nbytes)), settings.MOST_SAMPLES)
         while len(self._copies) < count:
             self._copies.append(torch.zeros(nbytes, dtype=torch.uint8, device=self._space.device))
         return self._copies

@@ -80,10 +80,8 @@ otherwise is how fast a process launches."""
 SAMPLES = 2
 MOST_SAMPLES = 8
 SAMPLED_BYTES = 1 << 20
-DEVICE_MOST_SAMPLES = 4
-DEVICE_SAMPLED_BYTES = 64 << 20
-"""Calls of every block whose outputs are copied out, on a processor before the clock stops: `SAMPLES` at least, more while they
-are small."""
+"""Calls of every block on a processor whose outputs are copied out before the clock stops: `SAMPLES` at least, more while
+they are small."""
 LATER_SAMPLES = 1
 """Calls of a block that are checked once a timing has seen as many as its plan wants."""
 CONTENTS_SECONDS = 0.25

@@ -1,9 +1,9 @@
 """What a block of calls costs beside its calls.
 
 A block's outside time holds two constants. *Around* the runner's own clock lie the messages, the wake-up of a frozen process and
-the copies of what is sampled; *within* it lie the first launch and the last synchronisation. Both are measured where nobody gains
-by lying about them: on the reference, which is timed beside the candidate anyway. A candidate's own clock, and its own slope over
-blocks of different lengths, would be claims.
+what is read before the clock stops; *within* it lie the first launch and the last synchronisation. Both are measured where
+nobody gains by lying about them: on the reference, which is timed beside the candidate anyway. A candidate's own clock, and its
+own slope over blocks of different lengths, would be claims.
 
 *Around*: the reference's outside time less its own, block by block. It moves with the host, so that it is taken close in time to
 the block that it is subtracted from, and its noise is in the ratios of the pairs.

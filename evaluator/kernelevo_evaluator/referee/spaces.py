@@ -65,10 +65,6 @@ class Space(Protocol):
     """Most memory for samples that wait to be checked."""
     arena: bool
     """Whether a model's outputs are read where they lie (see `runner.arena`)."""
-    most_samples: int
-    """Most calls of a block whose outputs are copied at once."""
-    sampled_bytes: int
-    """Most memory of those beyond the first two."""
 
     def allocate(self, nbytes: int, label: str) -> Memory:
         """Memory that a runner can map."""
@@ -111,8 +107,6 @@ class HostSpace:
     drift_blocks = effort.DRIFT_BLOCKS
     kept_bytes = effort.KEPT_BYTES
     arena = False
-    most_samples = effort.MOST_SAMPLES
-    sampled_bytes = effort.SAMPLED_BYTES
 
     def __init__(self, cache_bytes: int) -> None:
         self.cache_bytes = cache_bytes
@@ -155,8 +149,6 @@ class DeviceSpace:
     drift_blocks = effort.DRIFT_BLOCKS
     kept_bytes = effort.DEVICE_KEPT_BYTES
     arena = True
-    most_samples = effort.DEVICE_MOST_SAMPLES
-    sampled_bytes = effort.DEVICE_SAMPLED_BYTES
 
     def __init__(self, timed_core: int | None) -> None:
         """`timed_core`: the one that runners are pinned to, where it is not the referee's too."""

@@ -263,7 +263,7 @@ class Session:
             )
 
     def _look_at(self, block: Block) -> None:
-        """Keep some of a block's calls, to be checked: first those that were copied at once.
+        """Keep some of a block's calls, to be checked: first those that the clock waited for.
 
         Many while the session is young, fewer once it has seen enough; how many is nothing that a candidate could act on, since
         each of its calls is as likely to be among them as any other of its block. They are checked together, as many as memory
